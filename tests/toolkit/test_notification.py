@@ -1,7 +1,6 @@
 """Telling of a job's end: once each, with retries, signed, whatever is killed in between."""
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import json
@@ -224,27 +223,6 @@ def test_a_job_tells_of_its_own_end(tmp_path, receiver):
     assert (second["state"], second["scheduler"]) == ("SUCCEEDED", "kubernetes")
     assert all(headers["webhook-signature"] for headers, _ in receiver.received)
     assert "s3" not in (tmp_path / "outbox.settled").read_text()
-
-
-def test_an_answer_that_never_ends_is_not_waited_for(tmp_path, monkeypatch):
-    """Each byte comes in time, so no time limit of a socket ends it."""
-    monkeypatch.setattr(notification, "POST_SECONDS", 0.2)
-    monkeypatch.setattr(notification, "MOST_ATTEMPTS", 1)
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def drip():
-            connection, _ = server.accept()
-            with connection, contextlib.suppress(OSError):
-                while not over.wait(0.01):
-                    connection.send(b"x")
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        outbox(tmp_path, [f"http://127.0.0.1:{server.getsockname()[1]}/"]).send(MESSAGE, sleep=pytest.fail)
-        over.set()
-        thread.join()
-    assert settled(tmp_path) == [("failed", 1, "no answer within 0.2 s")]
 
 
 def test_no_secret_is_kept_of_targets_that_are_settled(tmp_path):

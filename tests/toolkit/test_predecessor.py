@@ -1,7 +1,7 @@
 """The predecessor's Python interface: names, signatures, what they do; and the commands of its launchers.
 
-``predecessor.json`` is recorded from sagemaker-training 5.1.4: what `surface.py` prints of its modules, and
-what CALLS prints with it.
+``predecessor.json`` is recorded from sagemaker-training 5.1.4: what `surface.py` prints of the modules that
+its callers use, and what CALLS prints with it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter_toolkit import torchrun, xla
-from shunter_toolkit.predecessor.mpi_runner import MasterRunner
-from shunter_toolkit.predecessor.pytorch_xla_runner import PyTorchXLARunner
-from shunter_toolkit.predecessor.smdataparallel_runner import SMDataParallelRunner
-from shunter_toolkit.predecessor.torch_distributed_runner import TorchDistributedRunner
+from shunter_toolkit import mpi, torchrun
+from shunter_toolkit.predecessor import runner
 from tests.backends import need
 
 from .conftest import Tree
@@ -61,7 +58,7 @@ def test_every_public_name_with_its_signature(tree: Tree) -> None:
     theirs = recorded("names", tree)
     wanted = json.dumps({name: list(offered) for name, offered in theirs.items()})
     ours = run(str(SURFACE), "--aliases", tree=tree, stdin=wanted)
-    assert sum(map(len, theirs.values())) > 150
+    assert sum(map(len, theirs.values())) > 100
     for name, offered in theirs.items():
         compare(offered, ours[name])
 
@@ -83,7 +80,7 @@ def compare(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
 CALLS = """
 import json, sys
 import numpy as np
-from sagemaker_training import encoders, errors, mapping, modules, process, timeout
+from sagemaker_training import encoders, errors, mapping, modules
 
 def value(function):
     try:
@@ -114,18 +111,11 @@ for arguments in ({"return_code": 2, "output": b"boom"}, {"return_code": -9, "in
         out.append([str(error), error.return_code, repr(error.output), error.extra_info])
 out.append([issubclass(errors.InstallModuleError, errors.InstallRequirementsError)])
 out.append(mapping.to_env_vars({"": "x", "a": None, "A": b"\\xff", "b": True, "n": 1.5}))
-out.append(value(lambda: mapping.split_by_criteria({"a": 1, "b_c": 2, "d": 3}, keys=["a"], prefix="b_")))
-out.append([isinstance(mapping.split_by_criteria({}), tuple)])
 out.append([dict(Mixed()), str(Mixed()), len(Mixed()), list(Mixed()), Mixed().properties()])
 out.append([value(lambda name=name: Mixed()[name]) for name in ("a", "b", "no_such")])
 out.append(value(lambda: encoders.csv_to_numpy("a\\n", dtype="float")))
 out.append(value(lambda: encoders.array_to_json(lambda: 3)))
-out.append(value(lambda: encoders.array_to_npy({1: 2})))
-out.append([process.process_error_classes(given) for given in (None, "A", ["A", ValueError])])
 out.append([modules.exists("json"), modules.exists("no_such"), modules.has_requirements("/")])
-out.append(value(lambda: process.check_error(["false"], errors.ExecuteUserScriptError, 1)))
-for name in ("train.py", "bin/run.sh", "-x", "/a", "a b", "../x", "a/./b"):
-    out.append(value(lambda name=name: process.validate_entry_point(name)))
 json.dump(out, sys.stdout)
 """
 
@@ -150,34 +140,42 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "torchrun, 1 host": ("torchrun", (["algo-1"], "algo-1", "ml.p3.16xlarge"), {}),
     "torchrun, EFA": ("torchrun", (HOSTS, "algo-2", "ml.p3dn.24xlarge"), {}),
     "torchrun, Neuron": ("neuron", (HOSTS, "algo-1", "ml.trn1.32xlarge"), {}),
-    "xla, 1 host": ("xla", ("algo-1", ["algo-1"]), {}),
-    "xla, 2 hosts": ("xla", ("algo-2", HOSTS), {}),
 }
 SCRIPT = ("train.py", ["--a", "1"])
+COUNT = "sagemaker_mpi_num_of_processes_per_host"
+TYPES = {
+    "mpi": runner.MPIRunnerType,
+    "smp": runner.MPIRunnerType,
+    "smddp": runner.SMDataParallelRunnerType,
+    "torchrun": runner.TorchDistributedRunnerType,
+    "neuron": runner.TorchDistributedRunnerType,
+}
 
 
-def _ours(kind: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+def _ours(tree: Tree, kind: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
+    """The command line, and the variables that go with it."""
+    here, count, env, options = "algo-1", 2, {}, {}
     if kind in ("mpi", "smp"):
+        hosts, custom, _ = given
+        instance = words["instance_type"]
+        options = {
+            "sagemaker_mpi_custom_mpi_options": custom,
+            mpi.TOTAL_PARAMETER: words.get("num_processes"),
+        }
         env = {"SM_HP_MP_PARAMETERS": '{"ddp": true}'} if kind == "smp" else {}
-        return MasterRunner(*SCRIPT, env, 2, "algo-1", *given, **words)._create_command(), {}
-    if kind == "smddp":
+    elif kind == "smddp":
         instance, hosts = given
-        runner = SMDataParallelRunner(*SCRIPT, {}, 8, "algo-1", hosts, OPTIONS, "lo")
-        place = runner._place
-
-        def placed(environment: Any) -> None:
-            place(environment)
-            environment.current_instance_type = instance
-
-        runner._place = placed  # type: ignore[method-assign]
-        return runner._create_command(), {}
-    if kind in ("torchrun", "neuron"):
+        count, options = 8, {"sagemaker_distributed_dataparallel_custom_mpi_options": OPTIONS}
+    else:
         hosts, here, instance = given
-        torch = TorchDistributedRunner(*SCRIPT, {}, 2, "algo-1", hosts, here, "lo", instance)
-        return torch._create_command(), torchrun.network_variables(torch.launch())
-    here, hosts = given
-    with_gpus = PyTorchXLARunner(*SCRIPT, {}, 1, "algo-1", here, hosts, 4)
-    return with_gpus._create_command(), xla.variables(with_gpus.launch())
+    resources = {"current_host": here, "hosts": hosts, "network_interface_name": "lo"}
+    tree.configure("resourceconfig", {**resources, "current_instance_type": instance})
+    options[COUNT] = options["sagemaker_torch_distributed_processes_per_host"] = count
+    chosen = runner.get(TYPES[kind], *SCRIPT, env, options)
+    launch = chosen.launch
+    if kind in ("torchrun", "neuron"):
+        return torchrun.command(launch), torchrun.network_variables(launch)
+    return mpi.command(launch, 4, hosts, None, "hostfile", chosen.distribution), {}
 
 
 @pytest.fixture
@@ -187,13 +185,7 @@ def vendors(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     for name in ("smddprun", "smddpmprun"):
         (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "torch_xla/distributed").mkdir(parents=True)
-    for name in ("__init__.py", "distributed/__init__.py", "distributed/xla_spawn.py"):
-        (tmp_path / "torch_xla" / name).write_text("__version__ = '1'\n")
     tree.script("pass")
-    tree.configure(
-        "resourceconfig", {"current_host": "algo-1", "hosts": HOSTS, "network_interface_name": "lo"}
-    )
     for name in [name for name in os.environ if name.startswith(("NCCL", "FI_", "SM_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tree.base))
@@ -207,11 +199,11 @@ def vendors(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_commands_of_the_launchers(case: str, vendors: Callable[[str], None]) -> None:
+def test_commands_of_the_launchers(case: str, tree: Tree, vendors: Callable[[str], None]) -> None:
     """As in `launchers.json`. To write it: ``SHUNTER_WRITE_GOLDEN=1``."""
     kind, given, words = CASES[case]
     vendors(kind)
-    line, env = _ours(kind, given, words)
+    line, env = _ours(tree, kind, given, words)
     start = line.index("-c") if "-c" in line else None
     if start is not None:  # our own first process of each rank
         line = [*line[: start - 1], *line[start + 2 :]]
@@ -225,7 +217,6 @@ def test_commands_of_the_launchers(case: str, vendors: Callable[[str], None]) ->
     assert golden[case] == {"command": shown, "environment": env}
 
 
-COUNT = "sagemaker_mpi_num_of_processes_per_host"
 PROGRAMS = {
     # vendor's program -> what it does here: say so and become the command that it is given
     "smddprun": """#!/bin/sh
@@ -234,16 +225,7 @@ echo "under smddprun $SMDATAPARALLEL_USE_SINGLENODE"; exec "$@"
     "neuron_parallel_compile": """#!/bin/sh
 echo under neuron_parallel_compile; exec "$@"
 """,
-    "nvidia-smi": """#!/bin/sh
-echo "GPU 0: some"; echo "GPU 1: some"
-""",
 }
-XLA_SPAWN = """
-import os, runpy, sys
-print("under xla_spawn", sys.argv[1:3], os.environ["XRT_WORKERS"])
-sys.argv = sys.argv[3:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
 @pytest.mark.slow
@@ -265,28 +247,17 @@ runpy.run_path(sys.argv[0], run_name="__main__")
             {"RUN_NEURON_PARALLEL_COMPILE": "1"},
             "under neuron_parallel_compile\ntrained 3\n",
         ),
-        (
-            "",
-            {"sagemaker_pytorch_xla_multi_worker_enabled": "true"},
-            {},
-            "under xla_spawn ['--num_gpus', '2'] localservice:0;localhost:43857\ntrained 3\n",
-        ),
     ],
-    ids=["smddp", "neuron", "xla"],
+    ids=["smddp", "neuron"],
 )
 def test_train_starts_the_vendors_launchers(
     tree: Tree, tmp_path: Path, backend: str, parameters: dict[str, str], env: dict[str, str], expected: str
 ) -> None:
-    if backend:
-        need(backend)
+    need(backend)
     (tmp_path / "bin").mkdir()
     for name, text in PROGRAMS.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "torch_xla/distributed").mkdir(parents=True)
-    (tmp_path / "torch_xla/__init__.py").touch()
-    (tmp_path / "torch_xla/distributed/__init__.py").touch()
-    (tmp_path / "torch_xla/distributed/xla_spawn.py").write_text(XLA_SPAWN)
     tree.configure("resourceconfig", {"current_host": "localhost", "hosts": ["localhost"]})
     tree.hyperparameters(depth="3", **parameters)
     tree.script("import sys; sys.stdout.write(f'trained {sys.argv[2]}\\n')")  # mpirun tags each write

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import kernel, log
@@ -30,6 +31,7 @@ def copy_items(items: Sequence[Item], folder: str, put: Callable[[Item, str], No
     in_parallel(lambda item: put(item, os.path.join(folder, item.path)), items)
 
 
+@dataclass
 class Channel:
     """One channel of a job document.
 
@@ -41,9 +43,14 @@ class Channel:
         content_type: noted in ``inputdataconfig.json``.
     """
 
-    def __init__(
-        self, name: str, uri: str, mode: str = LINK, distribution: str = REPLICATED, content_type: str = ""
-    ) -> None:
+    name: str
+    uri: str
+    mode: str = LINK
+    distribution: str = REPLICATED
+    content_type: str = ""
+
+    def __post_init__(self) -> None:
+        name, mode, distribution = self.name, self.mode, self.distribution
         if mode not in (LINK, COPY):
             raise ConfigError(f"Channel {name!r}: mode must be link or copy, not {mode!r}.")
         if distribution not in (REPLICATED, SHARDED):
@@ -52,11 +59,6 @@ class Channel:
             )
         if not name or "/" in name or name in (".", ".."):
             raise ConfigError(f"Channel {name!r}: a channel's name is one path segment, such as training.")
-        self.name = name
-        self.uri = uri
-        self.mode = mode
-        self.distribution = distribution
-        self.content_type = content_type
 
     def config(self) -> dict[str, Any]:
         """The channel as an entry of ``inputdataconfig.json``."""

@@ -7,8 +7,10 @@ that it passes on a SIGTERM and notices the end of the child without delay.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +21,11 @@ from .output_relay import Relay, is_regular_file, read_back
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PASSED_SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-NOT_FOUND = 127
 DEFAULT_GRACE = 100.0
 LEFTOVER_GRACE = 2.0
 
 
+@dataclass
 class Command:
     """What to run, as data.
 
@@ -35,13 +37,10 @@ class Command:
             pass them on itself; wrong for Python, whose data-loader workers should survive the signal.
     """
 
-    def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None = None, whole_group: bool = False
-    ) -> None:
-        self.argv = list(argv)
-        self.env = dict(env)
-        self.cwd = cwd
-        self.whole_group = whole_group
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str | None = None
+    whole_group: bool = False
 
 
 @dataclass
@@ -96,48 +95,33 @@ def spawn(command: Command, stdout: int | None = None, stderr: int | None = None
         StartError: the system refuses to run it; the message says why.
     """
     orphans.prepare()
-    error_read, error_write = os.pipe()
     parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        _become(command, stdout, stderr, error_write, parent)
-    os.close(error_write)
-    with os.fdopen(error_read, "rb") as pipe:
-        text = pipe.read()
-    if text:
-        os.waitpid(pid, 0)
-        number = int(text)
-        raise StartError(command.argv[0], OSError(number, os.strerror(number)))
-    return pid
 
-
-def _become(command: Command, stdout: int | None, stderr: int | None, error_write: int, parent: int) -> None:
-    """Turn this forked process into the child. Never returns."""
-    number = 1
-    try:
-        os.setsid()
+    def become_child() -> None:
         orphans.die_with_parent(parent)
-        for received in (*STOP_SIGNALS, *PASSED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        for received in (*STOP_SIGNALS, *PASSED_SIGNALS, signal.SIGCHLD):
             signal.signal(received, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        if stdout is not None:
-            os.dup2(stdout, 1)
-        if stderr is not None:
-            os.dup2(stderr, 2)
-        if command.cwd is not None:
-            os.chdir(command.cwd)
-        os.execvpe(command.argv[0], command.argv, command.env)
+
+    try:
+        child = subprocess.Popen(
+            command.argv,
+            env=command.env,
+            cwd=command.cwd,
+            stdout=stdout,
+            stderr=stderr,
+            close_fds=False,
+            start_new_session=True,
+            preexec_fn=become_child,
+        )
     except OSError as error:
-        number = error.errno or 1
-    finally:
-        os.write(error_write, str(number).encode())
-        os._exit(NOT_FOUND)
+        raise StartError(command.argv[0], error) from None
+    child.returncode = 0  # the supervisor collects it
+    return child.pid
 
 
 def end_by(number: int) -> None:
     """End this process by a signal, without a core dump. Returns if that is impossible: as PID 1."""
-    import resource
-
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 
-from . import log
+from . import archive, log
 from .errors import CodeError
+from .store import Place, Store
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
 _WEB = ("https://", "http://")
@@ -60,49 +63,31 @@ def link_folder(folder: str, code_dir: str) -> str:
 
 
 def _copy(path: str, code_dir: str) -> None:
-    import shutil
-
     if os.path.isdir(path):
-        for name in os.listdir(path):
-            source, target = os.path.join(path, name), os.path.join(code_dir, name)
-            if os.path.isdir(source):
-                shutil.copytree(source, target, symlinks=True)
-            else:
-                shutil.copy2(source, target)
+        shutil.copytree(path, code_dir, symlinks=True, dirs_exist_ok=True)
     elif not os.path.exists(path):
         raise CodeError(
             f"Cannot fetch the code from {path}: there is no such file or folder in this container. "
             "Give a path that is mounted here, or an s3:// or https:// URI of a tar.gz archive."
         )
     elif path.endswith(ARCHIVES):
-        _extract(path, code_dir)
+        archive.extract(path, code_dir)
     else:
         shutil.copy2(path, code_dir)
 
 
-def _extract(path: str, code_dir: str) -> None:
-    from . import archive
-
-    archive.extract(path, code_dir)
-
-
 def _fetch_archive(uri: str, code_dir: str) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="shunter-code-") as folder:
         target = os.path.join(folder, "sourcedir.tar.gz")
         if uri.startswith("s3://"):
-            from .store import Place, Store
-
             store = Store()
             store.download(store.find(Place.of(uri)), target)
         else:
             _download(uri, target)
-        _extract(target, code_dir)
+        archive.extract(target, code_dir)
 
 
 def _download(uri: str, target: str) -> None:
-    import shutil
     import urllib.request
 
     try:

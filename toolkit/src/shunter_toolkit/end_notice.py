@@ -7,19 +7,16 @@ saved and the report is written, but not if the backend will restart the job.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
-import os
-import tempfile
 import time
 import zlib
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import failure_class, log, notification
-
-if TYPE_CHECKING:
-    from .failure import Report
-    from .masking import Masker
+from .failure import Report
+from .masking import Masker
 
 #: The targets and conditions, as JSON: ``targets``, ``again`` (see `is_final`), ``stopped`` (the state of a
 #: job that was asked to stop; "" if the backend may restart such a job).
@@ -124,23 +121,13 @@ class EndNotice:
                 raise GivenUp
             time.sleep(seconds)
 
-        with tempfile.TemporaryDirectory(prefix="shunter-") as folder:
-            path = os.path.join(folder, "outbox")
-            targets = [self._target(target) for target in asked["targets"]]
-            document = {"targets": notification.new_targets(targets), "secret": self._secret, "cwd": "/"}
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump(document, file)
-            box = notification.Outbox(path, path + ".settled")
-            if not box.claim():
-                return
-            try:
-                box.send(message, pause)
-            except GivenUp:
-                pass
-            for target in box.document["targets"]:
-                if target["state"] != notification.TOLD:
-                    kind = "A URL" if notification.is_url(target["to"]) else "A command"
-                    log.warning(f"{kind} was not notified of the job's end: {target['error']}")
+        targets = notification.new_targets([self._target(target) for target in asked["targets"]])
+        with contextlib.suppress(GivenUp):
+            notification.Outbox(document={"targets": targets, "secret": self._secret}).send(message, pause)
+        for target in targets:
+            if target["state"] != notification.TOLD:
+                kind = "A URL" if notification.is_url(target["to"]) else "A command"
+                log.warning(f"{kind} was not notified of the job's end: {target['error']}")
 
     def _target(self, target: str) -> str:
         if not target.startswith(IN_VARIABLE):

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import code_download, script_command
 from . import install as installing
-from . import runner as runners
 from . import script_launch as launching
+from .child_process import Outcome
 from .layout import Layout
-
-if TYPE_CHECKING:
-    from .child_process import Outcome
-    from .predecessor.process_runner import ProcessRunner
-    from .predecessor.running import Running
-    from .runner import RunnerType
+from .predecessor import runner as runners
 
 
 def run(
@@ -26,10 +21,10 @@ def run(
     env_vars: Mapping[str, str] | None = None,
     wait: bool = True,
     capture_error: bool = False,
-    runner_type: RunnerType | ProcessRunner = runners.ProcessRunnerType,
+    runner_type: runners.RunnerType | runners.Runner = runners.ProcessRunnerType,
     extra_opts: Mapping[str, Any] | None = None,
-    runner: RunnerType | None = None,
-) -> Outcome | Running:
+    runner: runners.RunnerType | None = None,
+) -> Outcome | runners.Runner:
     """Fetch the user's code, install what it needs, and run it.
 
     Signals that reach this process meanwhile are passed on to the script.

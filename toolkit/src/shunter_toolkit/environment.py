@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Any
 
 from . import input_config, mapping, resources
@@ -393,12 +394,12 @@ def write_env_vars(env_vars: dict[str, str] | None = None) -> None:
 
 def validate_smddprun() -> bool:
     """Whether the launcher of SageMaker's data parallel library is in the image."""
-    return resources.which("smddprun") is not None
+    return shutil.which("smddprun") is not None
 
 
 def validate_smddpmprun() -> bool:
     """Whether the launcher of SageMaker's model parallel library is in the image."""
-    return resources.which("smddpmprun") is not None
+    return shutil.which("smddpmprun") is not None
 
 
 def __getattr__(name: str) -> Any:

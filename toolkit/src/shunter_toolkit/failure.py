@@ -7,15 +7,13 @@ import json
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+import traceback
+from typing import Any
 
-from . import errors, kernel, log
-
-if TYPE_CHECKING:
-    from .child_process import Outcome
-    from .layout import Layout
-    from .masking import Masker
-    from .tracebacks import Trace
+from . import errors, kernel, log, tracebacks
+from .child_process import Outcome
+from .layout import Layout
+from .masking import Masker
 
 REASON_LIMIT = 1024  # characters of `failure` that SageMaker keeps as FailureReason
 STDERR_LINES = 20
@@ -98,8 +96,6 @@ def from_error(error: BaseException) -> Report:
     if isinstance(error, OSError):
         number = error.errno if isinstance(error.errno, int) and 0 < error.errno < 126 else 1
         return Report(errors.CLIENT_ERROR, f"Cannot prepare or finish the job: {error}.", number)
-    import traceback
-
     report = Report(errors.INTERNAL_ERROR, f"Fault in the toolkit: {type(error).__name__}: {error}", 1)
     report.fields["stderr"] = traceback.format_exc().splitlines()[-STDERR_LINES:]
     report.fields["hint"] = "This is not the script's fault. Please report it with failure.json."
@@ -114,8 +110,6 @@ def from_outcome(outcome: Outcome, name: str, memory_kills: int = 0) -> Report:
         name: the entry point, for the text.
         memory_kills: processes that the kernel killed for memory in this container during the run.
     """
-    from . import tracebacks
-
     text = outcome.stderr.decode("utf-8", "replace")
     trace = tracebacks.find(text)
     first = tracebacks.elastic_failure(text) or tracebacks.mpi_failure(text)
@@ -157,7 +151,12 @@ def _status(outcome: Outcome, first: dict[str, str]) -> int:
 
 
 def _judge(
-    outcome: Outcome, status: int, trace: Trace | None, name: str, memory_kills: int, lines: list[str]
+    outcome: Outcome,
+    status: int,
+    trace: tracebacks.Trace | None,
+    name: str,
+    memory_kills: int,
+    lines: list[str],
 ) -> tuple[str, str, int]:
     """Class, reason and exit code, by the first rule that fits."""
     code = 128 - status if status < 0 else status
@@ -277,9 +276,7 @@ def _write(path: str, text: str) -> None:
 
 def _read(path: str) -> str:
     try:
-        # the script may have left anything there, a FIFO too
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(64 * 1024)
     except OSError:
         return ""

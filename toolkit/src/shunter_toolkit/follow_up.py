@@ -21,9 +21,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Dict
 
 from . import failure_class, host_ledger, notification, retry_rule
+from .masking import Masker
 
 Record = Dict[str, str]
 
@@ -136,16 +138,16 @@ def _end_of(path: str) -> str:
         return file.read(LOG_BYTES).decode("utf-8", "replace")
 
 
+@dataclass
 class End:
-    """How a job ended: its state, the reason, and of a failure the cause and the replica."""
+    """How a job ended: its state, the reason, and of a failure the cause, the replica and lost hosts."""
 
-    def __init__(self, state: str, reason: str = "") -> None:
-        self.state = state
-        self.reason = reason
-        self.found: failure_class.Found | None = None
-        self.replica = ""
-        self.exit_code: int | None = None
-        self.hosts: list[str] = []
+    state: str
+    reason: str = ""
+    found: failure_class.Found | None = None
+    replica: str = ""
+    exit_code: int | None = None
+    hosts: list[str] = field(default_factory=list)
 
 
 def main(words: Sequence[str]) -> int:
@@ -437,8 +439,6 @@ def _tell(job: JobFolder, end: End, sleep: Any) -> None:
     box = notification.Outbox(waiting, os.path.join(job.path, SETTLED_BOX))
     if not box.claim():
         return
-    from .masking import Masker
-
     box.send(Masker().json(_message(job, end)), sleep)
     for target in box.document["targets"]:
         if target["state"] == notification.FAILED:

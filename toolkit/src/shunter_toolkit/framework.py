@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -31,8 +32,6 @@ def command(name: str, env: Mapping[str, str], cwd: str) -> Command:
 
 def call(module: str, function: str) -> None:
     """Import the module, call the function, and exit with the status of its script. Does not return."""
-    import importlib
-
     if aliases.switched_on(os.environ):
         aliases.install()  # a zipapp's Python has no .pth file to do it
     try:

@@ -6,6 +6,8 @@ or is stopped.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
 import signal
 import time
@@ -26,84 +28,11 @@ class HungProgram:
 
     Args:
         pid: the program; processes that it starts are looked at with it.
-        logs: files that it writes its output to; the stacks are appended to the last one.
-        seconds: how long it may show no sign of life before it counts as hung.
-        results: a folder that it writes results to; "" for none.
-        mark: a file that says in words that the program hangs, or that it did.
-    """
-
-    def __init__(self, pid: int, logs: Sequence[str], seconds: float, results: str, mark: str) -> None:
-        self.pid = pid
-        self.logs = logs
-        self.seconds = seconds
-        self.results = results
-        self.mark = mark
-        self._alive = time.time()
-        self._dumped = 0.0
-        self.hangs = False
-
-    def look(self) -> bool:
-        """Check once; returns whether this check found that the program hangs."""
-        silent = time.time() - self.last_sign()
-        if self.hangs:
-            if silent < self.seconds:
-                self.hangs = False
-                self.note("it shows activity again after it had hung")
-            return False
-        if silent < self.seconds:
-            return False
-        found = f"no output for {self.seconds:g} s and no GPU activity"
-        if self.show_stacks(found) == stack_dump.GPU_AT_WORK:
-            self._alive = time.time()
-            return False
-        self.hangs = True
-        self.note(f"it hangs: {found}; its log has the stacks")
-        return True
-
-    def show_stacks(self, headline: str) -> int:
-        """Append the stacks to the log, unless a GPU is at work; returns an exit code of `stack_dump`."""
-        code = stack_dump.main(stack_dump.DUMP, self.pid, self.logs[-1], headline)
-        self._dumped = max(map(changed, self.logs))
-        return code
-
-    def last_sign(self) -> float:
-        """Return when the program gave its last sign of life, seconds since the epoch."""
-        written = [when for when in map(changed, self.logs) if when > self._dumped]
-        return max([self._alive, *written, newest_below(self.results) if self.results else 0.0])
-
-    def note(self, text: str) -> None:
-        """Write a text to the file ``mark``, which is replaced atomically."""
-        if not self.mark:
-            return
-        partial = f"{self.mark}.{os.getpid()}.tmp"
-        try:
-            with open(partial, "w", encoding="utf-8") as file:
-                file.write(f"note={text}\ntime={time.time():.3f}\n")
-            os.replace(partial, self.mark)
-        except OSError:  # the stacks are in the log anyway
-            pass
-
-    def stop(self, grace: float, pause: Callable[[float], object] = time.sleep) -> None:
-        """Ask the program and everything that it started to end, and kill them after the grace period."""
-        deadline = time.monotonic() + grace
-        everything = [self.pid, *stack_dump.descendants_of(self.pid)]
-        _send(everything, signal.SIGTERM)
-        while _lives(self.pid) and time.monotonic() < deadline:
-            pause(0.2)
-        if _lives(self.pid):
-            _send([*everything, *stack_dump.descendants_of(self.pid)], signal.SIGKILL)
-
-
-class PipedProgram(HungProgram):
-    """A program whose output passes through a process that counts it.
-
-    Args:
-        pid: the program.
         seconds: how long it may show no sign of life before it counts as hung.
         results: folders that it writes results to.
         written: returns how much it has written so far.
         output: a descriptor that the stacks go to.
-        say: called with a text that says what was found.
+        say: called with a text that says that it hangs, or that it did.
     """
 
     def __init__(
@@ -115,31 +44,50 @@ class PipedProgram(HungProgram):
         output: int,
         say: Callable[[str], object],
     ) -> None:
-        super().__init__(pid, [], seconds, "", "")
-        self._folders = list(results)
+        self.pid = pid
+        self.seconds = seconds
+        self.hangs = False
+        self._results = list(results)
         self._written = written
         self._output = output
         self._say = say
         self._seen = written()
+        self._alive = time.time()
 
-    def show_stacks(self, headline: str) -> int:
-        """Write the stacks, unless a GPU is at work; returns an exit code of `stack_dump`."""
+    def look(self) -> bool:
+        """Check once; returns whether this check found that the program hangs."""
+        is_silent = time.time() - self._last_sign() >= self.seconds
+        if self.hangs and not is_silent:
+            self.hangs = False
+            self._say("it shows activity again after it had hung")
+        if self.hangs or not is_silent:
+            return False
         if stack_dump.gpu_at_work(os.environ.get("CUDA_VISIBLE_DEVICES")):
-            return stack_dump.GPU_AT_WORK
+            self._alive = time.time()
+            return False
+        headline = f"no output for {self.seconds:g} s and no GPU activity"
         stack_dump.write_stacks(self.pid, self._output, headline, self._written)
         self._seen = self._written()  # the stacks are no sign of life
-        return stack_dump.DUMPED
+        self.hangs = True
+        self._say(f"it hangs: {headline}; its log has the stacks")
+        return True
 
-    def last_sign(self) -> float:
+    def _last_sign(self) -> float:
         """Return when the program last showed a sign of life, as noticed by the checks so far."""
         now = self._written()
         if now != self._seen:
             self._seen, self._alive = now, time.time()
-        return max([self._alive, *map(newest_below, self._folders)])
+        return max([self._alive, *map(newest_below, self._results)])
 
-    def note(self, text: str) -> None:
-        """Say what was found."""
-        self._say(text)
+    def stop(self, grace: float, pause: Callable[[float], object] = time.sleep) -> None:
+        """Ask the program and everything that it started to end, and kill them after the grace period."""
+        deadline = time.monotonic() + grace
+        everything = [self.pid, *stack_dump.descendants_of(self.pid)]
+        _send(everything, signal.SIGTERM)
+        while _lives(self.pid) and time.monotonic() < deadline:
+            pause(0.2)
+        if _lives(self.pid):
+            _send([*everything, *stack_dump.descendants_of(self.pid)], signal.SIGKILL)
 
 
 def watch(program: HungProgram, on_hang: str, grace: float, stopping: Callable[[str], object]) -> None:
@@ -171,23 +119,42 @@ def main(words: Sequence[str]) -> int:
 
     The file of ``--reason`` gets why the program was stopped, in words.
     """
-    options: dict[str, list[str]] = {}
-    left = list(words)
-    while left and left[0].startswith("--") and len(left) > 1:
-        options.setdefault(left.pop(0)[2:], []).append(left.pop(0))
-    if len(left) != 2 or not options.get("log"):
-        return 2
-    seconds, pid = float(left[0]), int(left[1])
-    one = {name: values[-1] for name, values in options.items()}
-    program = HungProgram(pid, options["log"], seconds, one.get("results", ""), one.get("mark", ""))
+    parser = argparse.ArgumentParser(prog="watch")
+    parser.add_argument("--log", action="append", required=True)
+    for name in ("--results", "--mark", "--reason"):
+        parser.add_argument(name, default="")
+    parser.add_argument("--on-hang", default=REPORT, choices=(REPORT, STOP))
+    parser.add_argument("--grace", type=float, default=60.0)
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("pid", type=int)
+    args = parser.parse_args(words)
 
-    def leave_reason(text: str) -> None:
-        if "reason" in one:
-            with open(one["reason"], "w", encoding="utf-8") as file:
-                file.write(text)
+    def mark(text: str) -> None:
+        _replace(args.mark, f"note={text}\ntime={time.time():.3f}\n")
 
-    watch(program, one.get("on-hang", REPORT), float(one.get("grace", "60")), leave_reason)
+    output = os.open(args.log[-1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    results = [args.results] if args.results else []
+    program = HungProgram(args.pid, args.seconds, results, lambda: sum(map(_size, args.log)), output, mark)
+    watch(program, args.on_hang, args.grace, lambda text: _replace(args.reason, text))
     return 0
+
+
+def _replace(path: str, text: str) -> None:
+    """Replace a file atomically, if it has a name and can be written: the stacks are in the log anyway."""
+    if not path:
+        return
+    partial = f"{path}.{os.getpid()}.tmp"
+    with contextlib.suppress(OSError):
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(partial, path)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def _send(pids: Sequence[int], number: int) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 from typing import Any
 
 from .errors import ConfigError
@@ -27,17 +25,6 @@ CORE_PARAMETERS = frozenset(
 )
 
 
-def check_ordinary(path: str) -> None:
-    """Refuse FIFOs and devices, except below /dev and /proc, where users name them on purpose.
-
-    Raises:
-        OSError: the path is neither a file nor a folder, or does not exist.
-    """
-    mode = os.stat(path).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.startswith(("/dev/", "/proc/"))):
-        raise OSError(errno.EINVAL, "It is a FIFO, a socket or a device", path)
-
-
 def read_object(path: str, purpose: str) -> dict[str, Any]:
     """Read a JSON object from a file.
 
@@ -50,7 +37,6 @@ def read_object(path: str, purpose: str) -> dict[str, Any]:
     """
     where = f"Cannot read {purpose} from {path}"
     try:
-        check_ordinary(path)
         with open(path, "rb") as file:
             text = file.read().decode("utf-8-sig")
     except FileNotFoundError:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from . import child_process, log, resources, script_command
+from . import child_process, log, resources, script_command, tracebacks
 from .errors import InstallError, InstallModuleError, InstallRequirementsError, StoppedError
 from .output_relay import Relay
 from .script_command import REQUIREMENTS
-
-if TYPE_CHECKING:
-    from .tracebacks import Trace
 
 _SHOWN_LINES = 12
 _CROSS = "\u00d7 "  # precedes errors in older versions of uv
@@ -67,7 +64,7 @@ def installer(env: Mapping[str, str], what: str, error: type[InstallError] = Ins
     Raises:
         InstallError: this Python has neither.
     """
-    if env.get("SHUNTER_INSTALLER") != "pip" and resources.which("uv"):
+    if env.get("SHUNTER_INSTALLER") != "pip" and shutil.which("uv"):
         return ["uv", "pip"]
     python = resources.script_python()
     if not resources.has_module("pip"):
@@ -116,10 +113,8 @@ def _reason(output: str) -> str:
     return (lines or ["it printed nothing"])[-1]
 
 
-def _trace(output: str) -> Trace | None:
+def _trace(output: str) -> tracebacks.Trace | None:
     """The last traceback in the output: installers show that of a failing ``setup.py``, indented."""
-    from . import tracebacks
-
     before, found, after = output.rpartition(_TRACEBACK)
     if not found:
         return None

@@ -6,20 +6,18 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import input_config, kernel, log
+from . import channels, code_download, input_config, kernel, log, metrics
 from .errors import ConfigError, StoreError
+from .layout import Layout
 from .script_launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
-
-if TYPE_CHECKING:
-    from .channels import Channel
-    from .layout import Layout
-    from .metrics import Definition
+from .store import Place
 
 _NUMBER = (int, float)
 _KEYS: dict[str, tuple[type, ...]] = {
@@ -88,7 +86,7 @@ class Job:
         self.timeout_seconds: float | None = document.get("timeout_seconds")
         self.grace_seconds: float | None = document.get("grace_seconds")
         self.channels = [_channel(name, entry) for name, entry in document.get("channels", {}).items()]
-        self.metrics = _metrics(document.get("metrics", []))
+        self.metrics = metrics.parse_definitions(document.get("metrics", []))
         self.output = _section(document, "output", _OUTPUT_KEYS)
         self.checkpoints = _section(document, "checkpoints", _CHECKPOINT_KEYS)
         self.distribution = _section(document, "distribution", _DISTRIBUTION_KEYS)
@@ -160,8 +158,6 @@ class Job:
             os.environ.pop("SAGEMAKER_PROGRAM", None)
             os.environ.pop("SAGEMAKER_TRAINING_MODULE", None)
         if self.code_folder:
-            from . import code_download
-
             layout.code = code_download.link_folder(self.code_folder, layout.code)
         _write(
             layout.hyperparameters, {name: json.dumps(value) for name, value in self._parameters().items()}
@@ -173,9 +169,6 @@ class Job:
             channel.prepare(layout.channel(channel.name), self.host_index, len(self.hosts))
         os.makedirs(self.checkpoint_dir(layout), exist_ok=True)
         if self.checkpoints.get("uri"):
-            from . import channels
-            from .store import Place
-
             place = Place.of(self.checkpoints["uri"])
             count = channels.restore(place, self.checkpoint_dir(layout))
             log.info(f"Checkpoints: {count} files restored from {self.checkpoints['uri']}")
@@ -191,8 +184,6 @@ class Job:
         uris = [section["uri"] for section in (self.output, self.checkpoints) if section.get("uri")]
         if not uris:
             return []
-        from .store import Place
-
         folders = []
         for uri in uris:
             with contextlib.suppress(StoreError):  # the job's failure, and reported as that
@@ -262,17 +253,7 @@ class Job:
             return None
 
 
-def _metrics(definitions: list[Any]) -> list[Definition]:
-    if not definitions:
-        return []
-    from . import metrics
-
-    return metrics.parse_definitions(definitions)
-
-
-def _channel(name: str, entry: Any) -> Channel:
-    from . import channels
-
+def _channel(name: str, entry: Any) -> channels.Channel:
     if isinstance(entry, str):
         return channels.Channel(name, entry)
     if not isinstance(entry, dict) or "uri" not in entry:
@@ -297,8 +278,6 @@ def _strings(document: dict[str, Any], name: str) -> list[str]:
 def _check(document: dict[str, Any], keys: dict[str, tuple[type, ...]], what: str) -> None:
     for name, value in document.items():
         if name not in keys:
-            import difflib
-
             close = difflib.get_close_matches(name, keys, 1)
             hint = f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(keys)}."
             raise ConfigError(f"{what} has the unknown key {name!r}.{hint}")

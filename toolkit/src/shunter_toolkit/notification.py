@@ -12,7 +12,7 @@ Signatures and headers are those of https://www.standardwebhooks.com: HMAC-SHA25
 from __future__ import annotations
 
 import base64
-import collections
+import contextlib
 import fcntl
 import hashlib
 import hmac
@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+from .masking import Masker
+
 VERSION = 1
 #: States of a target: it is due, an attempt is in progress, it was notified, or it cannot be notified.
 DUE, TRYING, TOLD, FAILED = "due", "trying", "told", "failed"
@@ -35,17 +37,13 @@ SETTLED = (TOLD, FAILED)
 MOST_ATTEMPTS, FIRST_DELAY, LONGEST_DELAY = 8, 1.0, 120.0
 TIMEOUT_SECONDS = 30.0
 COMMAND_SECONDS = 300.0
-#: The time limit of a whole attempt at a URL: `TIMEOUT_SECONDS` applies to each read from the connection.
-POST_SECONDS = 60.0
 #: A command that ends with this exit code is tried again (sysexits.h, EX_TEMPFAIL).
 TRY_AGAIN = 75
 #: The variable with the document of an outbox, if that is not in a file.
 VARIABLE = "SHUNTER_NOTIFY"
 _SECRET_PREFIX = "whsec_"
 _LONGEST_ERROR = 300
-_LONGEST_LINE = 64 << 10
-#: How long to wait for the last output of a command that has ended: its children may keep its stderr open.
-_LAST_WORDS_SECONDS = 30.0
+_LAST_BYTES = 64 << 10
 
 
 class NotDelivered(Exception):
@@ -137,23 +135,18 @@ def main(words: list[str]) -> int:
     a variable is not kept.
     """
     path, state, reason = (*words, "")[:3]
-    with tempfile.TemporaryDirectory() as folder:
-        if path == "-":
-            path = os.path.join(folder, "outbox")
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(os.environ.get(VARIABLE, ""))
+    if path == "-":
+        box = Outbox(document=json.loads(os.environ.get(VARIABLE, "{}")))
+    else:
         box = Outbox(path, path + ".settled")
-        if not box.claim():
-            return 0
-        given = box.document["targets"]
-        if any(isinstance(target, str) for target in given):
-            box.document["targets"] = new_targets(given)
-        from .masking import Masker
-
-        more = box.document.get("more") or {}
-        message = end_message(box.document["handle"], state, reason=reason, **more)
-        box.send(Masker().json(message))
-        return int(any(target["state"] == FAILED for target in box.document["targets"]))
+    if not box.claim():
+        return 0
+    given = box.document["targets"]
+    if any(isinstance(target, str) for target in given):
+        box.document["targets"] = new_targets(given)
+    more = box.document.get("more") or {}
+    box.send(Masker().json(end_message(box.document["handle"], state, reason=reason, **more)))
+    return int(any(target["state"] == FAILED for target in box.document["targets"]))
 
 
 class Outbox:
@@ -162,17 +155,20 @@ class Outbox:
     Args:
         path: of the document. When all targets are settled, it is renamed to ``settled``, without the secret.
         settled: the name of the document then.
+        document: in place of a file: nothing is recorded, for a process that notifies only while it runs.
     """
 
-    def __init__(self, path: str, settled: str) -> None:
+    def __init__(self, path: str = "", settled: str = "", document: dict[str, Any] | None = None) -> None:
         self.path = path
         self.settled = settled
-        self.document: dict[str, Any] = {}
+        self.document: dict[str, Any] = document or {}
         self._lock = -1
         self._changes = threading.Lock()
 
     def claim(self) -> bool:
         """Lock the outbox; False if another process holds it, or there is nothing to do."""
+        if not self.path:
+            return bool(self.document)
         try:
             self._lock = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,6 +180,8 @@ class Outbox:
 
     def save(self) -> None:
         """Replace the document atomically."""
+        if not self.path:
+            return
         temporary = f"{self.path}.{os.getpid()}.tmp"
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(self.document, file)
@@ -223,17 +221,14 @@ class Outbox:
         if failures:
             raise failures[0]
         self.document.pop("secret", None)
-        from .masking import Masker
-
         masked = Masker()
         for target in self.document["targets"]:  # nothing is sent any more, so no secret is needed
             target["to"], target["error"] = masked.text(target["to"]), masked.text(target["error"])
-        self.save()
-        os.replace(self.path, self.settled)
-        try:
-            os.unlink(self.path + ".lock")
-        except OSError:
-            pass
+        if self.path:
+            self.save()
+            os.replace(self.path, self.settled)
+            with contextlib.suppress(OSError):
+                os.unlink(self.path + ".lock")
 
     def _settle(self, target: dict[str, Any], sleep: Callable[[float], object]) -> None:
         """Make attempts at a target until it is settled."""
@@ -273,25 +268,6 @@ def post(url: str, delivery: str, message: Mapping[str, Any], secret: str) -> No
     Raises:
         NotDelivered: it was not accepted (a status from 200 to 299), or not in time.
     """
-    failure: list[Exception | None] = []
-
-    def attempt() -> None:
-        try:
-            _post(url, delivery, message, secret)
-            failure.append(None)
-        except Exception as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(POST_SECONDS)
-    if not failure:
-        raise NotDelivered(f"no answer within {POST_SECONDS:g} s")
-    if failure[0] is not None:
-        raise failure[0]
-
-
-def _post(url: str, delivery: str, message: Mapping[str, Any], secret: str) -> None:
     import http.client
     import urllib.error
     import urllib.parse
@@ -357,40 +333,34 @@ def run_command(command: str, delivery: str, message: Mapping[str, Any], directo
     texts = {
         name: str(value).replace("\0", "").encode("utf-8", "replace") for name, value in variables.items()
     }
-    said: collections.deque[bytes] = collections.deque(maxlen=1)
-    with tempfile.TemporaryFile() as message_file:
-        message_file.write(json.dumps(message).encode())
-        message_file.seek(0)
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+        given.write(json.dumps(message).encode())
+        given.seek(0)
         try:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", command],
                 env={**os.environb, **{name.encode(): text for name, text in texts.items()}},
                 cwd=directory if os.path.isdir(directory) else "/",
-                stdin=message_file,
+                stdin=given,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                stderr=errors,
                 start_new_session=True,
             )
         except OSError as error:
             raise NotDelivered(f"it cannot be started: {error.strerror}", is_final=True) from None
-    reader = threading.Thread(target=_keep_last_line, args=(process.stderr, said), daemon=True)
-    reader.start()
-    try:
-        code = process.wait(COMMAND_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # what it started too
-        process.wait()
-        raise NotDelivered(f"it did not end within {COMMAND_SECONDS:g} s", is_final=True) from None
-    if code:
-        reader.join(_LAST_WORDS_SECONDS)
-        text = f"it ended with exit code {code}"
-        text += "".join(f": {line.decode('utf-8', 'replace').strip()}" for line in said)
-        raise NotDelivered(text, is_final=code != TRY_AGAIN)
+        try:
+            code = process.wait(COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # what it started too
+            process.wait()
+            raise NotDelivered(f"it did not end within {COMMAND_SECONDS:g} s", is_final=True) from None
+        if code:
+            text = ": ".join([f"it ended with exit code {code}", *_last_line(errors)])
+            raise NotDelivered(text, is_final=code != TRY_AGAIN)
 
 
-def _keep_last_line(stream: IO[bytes], kept: collections.deque[bytes]) -> None:
-    """Read a stream to its end in bounded memory; the last line that is not empty is kept."""
-    with stream:
-        for line in iter(lambda: stream.readline(_LONGEST_LINE), b""):
-            if line.strip():
-                kept.append(line)
+def _last_line(file: IO[bytes]) -> list[str]:
+    """Return the last line of a file that is not empty; nothing without one."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+    lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines()]
+    return [line for line in lines if line][-1:]

@@ -8,12 +8,9 @@ import select
 import signal
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
 
 from . import kernel
-
-if TYPE_CHECKING:
-    from .output_relay import Relay
+from .output_relay import Relay
 
 KILL_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1

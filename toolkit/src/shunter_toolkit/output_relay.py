@@ -12,8 +12,7 @@ from collections.abc import Callable
 from . import kernel
 
 TAIL_BYTES = 64 * 1024
-READ_BYTES = 64 * 1024
-WIDE_READ_BYTES = 1024 * 1024
+READ_BYTES = 1024 * 1024
 _SAFE_WRITE = 4096  # what a pipe that polls writable takes without blocking (PIPE_BUF)
 _F_SETPIPE_SZ = 1031
 
@@ -24,24 +23,19 @@ class Relay:
     Args:
         target: the descriptor that the bytes go to.
         observe: called with each block as it passes; it must not keep the supervisor long.
-        wide: use a 1 MiB pipe and blocks, for streams that carry much.
     """
 
-    def __init__(
-        self, target: int, observe: Callable[[bytes], None] | None = None, wide: bool = False
-    ) -> None:
+    def __init__(self, target: int, observe: Callable[[bytes], None] | None = None) -> None:
         self.source, self.child_end = os.pipe()
         self.tail = b""
         self.ended = False
         self._observe = observe
-        self._block = WIDE_READ_BYTES if wide else READ_BYTES
         self._pending = memoryview(b"")
         self.target, self._chunk = _nonblocking_view(target)  # the descriptor to poll while bytes wait
         self._own_target = self.target != target
         self._broken = False
         os.set_blocking(self.source, False)
-        if wide:
-            _widen(self.source)
+        _widen(self.source)
 
     @property
     def waiting_for_target(self) -> bool:
@@ -63,7 +57,7 @@ class Relay:
     def _read(self) -> bool:
         """Read what there is; False if there is nothing now, or at the end of the stream."""
         try:
-            data = os.read(self.source, self._block)
+            data = os.read(self.source, READ_BYTES)
         except BlockingIOError:
             return False
         if not data:
@@ -127,8 +121,9 @@ def _nonblocking_view(target: int) -> tuple[int, int]:
 
 
 def _widen(pipe: int) -> None:
+    """Let a pipe hold as much as is read at once, where that can be set."""
     with contextlib.suppress(OSError):  # over the user's limit: the usual 64 KiB will do
-        fcntl.fcntl(pipe, _F_SETPIPE_SZ, WIDE_READ_BYTES)
+        fcntl.fcntl(pipe, _F_SETPIPE_SZ, READ_BYTES)
 
 
 def is_regular_file(descriptor: int) -> bool:

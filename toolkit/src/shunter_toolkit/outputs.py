@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from . import log
+from . import archive, log
+from .environment import Environment
 from .errors import StoreError
+from .job_document import Job
+from .layout import Layout
 from .store import Place, Store, in_parallel
 from .sync import Mirror
-
-if TYPE_CHECKING:
-    from .environment import Environment
-    from .job_document import Job
-    from .layout import Layout
 
 
 class Results:
@@ -86,9 +84,7 @@ class Results:
         where = [] if first else [self.job.current_host]
         target = Place.of(self._output_uri(*where, packed_name if is_packed else plain_name) or "")
         log.info(f"Sending {folder} to {target.uri}{'.tar.gz' if is_packed else ''}")
-        from .archive import entries_of
-
-        send(entries_of(folder), target, Store(), is_packed=is_packed, scratch=self.layout.output)
+        send(archive.entries_of(folder), target, Store(), is_packed=is_packed, scratch=self.layout.output)
 
 
 def send(
@@ -121,10 +117,6 @@ def send(
         files = [(name, path) for name, path in entries if os.path.isfile(path)]
         in_parallel(lambda entry: store.upload(entry[1], target.join(entry[0])), files)
         return target.join("")
-    import tempfile
-
-    from . import archive
-
     place = Place(target.bucket, f"{target.key}.tar.gz")
     if not place.bucket:
         store.make(lambda path: archive.pack(entries, path, keeps_times=keeps_times), place)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -11,19 +15,10 @@ from . import kernel
 _CGROUP = f"{kernel.SYS}/fs/cgroup"
 
 
-def which(name: str) -> str | None:
-    """The full path of a program on ``PATH``, or None."""
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(folder or ".", name)
-        if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path
-    return None
-
-
 def script_python() -> str:
     """The Python that runs scripts: this one, unless ``SHUNTER_PYTHON`` names a Python 3 on ``PATH``."""
     asked = os.environ.get("SHUNTER_PYTHON")
-    found = which(asked) if asked else None
+    found = shutil.which(asked) if asked else None
     if found is None or os.path.basename(os.path.realpath(found)).startswith("python2"):
         return sys.executable
     return found
@@ -33,12 +28,8 @@ def has_module(name: str) -> bool:
     """Whether the Python that runs scripts has a package."""
     python = script_python()
     if python == sys.executable:
-        import importlib.util
-
         load_site_packages()
         return importlib.util.find_spec(name) is not None
-    import subprocess
-
     look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
     return subprocess.run([python, "-c", look], stderr=subprocess.DEVNULL).returncode == 0
 
@@ -145,8 +136,6 @@ def num_neurons(instance_type: str = "", run: Callable[[list[str]], str | None] 
     listing = (run or _output)(["neuron-ls", "-j"])
     if not listing:
         return 0
-    import json
-
     try:
         return sum(int(device.get("nc_count", 0)) for device in json.loads(listing))
     except (ValueError, AttributeError, TypeError):
@@ -155,11 +144,9 @@ def num_neurons(instance_type: str = "", run: Callable[[list[str]], str | None] 
 
 def _output(command: list[str]) -> str | None:
     """What a program prints; None if it fails or is not installed, which starts no process."""
-    program = which(command[0])
+    program = shutil.which(command[0])
     if program is None:
         return None
-    import subprocess
-
     try:
         done = subprocess.run(
             [program, *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from . import resources
 from .child_process import Command
 from .errors import CodeError
-from .input_config import check_ordinary
 
 PYTHON_PROGRAM = "PYTHON_PROGRAM"
 PYTHON_PACKAGE = "PYTHON_PACKAGE"
@@ -40,7 +39,6 @@ def kind_of(code_dir: str, name: str) -> str:
 
 def _builds(pyproject: str) -> bool:
     try:
-        check_ordinary(pyproject)
         with open(pyproject, encoding="utf-8") as file:
             return any(line.strip() in ("[project]", "[build-system]") for line in file)
     except (OSError, UnicodeDecodeError):

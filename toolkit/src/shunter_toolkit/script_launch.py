@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-from . import aliases, child_process, input_config, resources, script_command
+from . import aliases, child_process, input_config, resources, script_command, tf_config
+from .child_process import Outcome, Policy
+from .environment import Environment
 from .errors import ConfigError
 from .output_relay import Relay, is_regular_file
-
-if TYPE_CHECKING:
-    from .child_process import Outcome, Policy
-    from .environment import Environment
 
 LONGEST_VALUE = 128 * 1024  # bytes of NAME=value with its end
 PLAIN = "none"
 TORCHRUN = "torchrun"
 MPI = "mpi"
 SMDDP = "smddp"
+#: Of SageMaker's Training Compiler, which AWS has given up: asking for it is an error.
 XLA = "xla"
 # The parameters that request each distribution, in the order in which the predecessors' images check them.
 _FLAGS = {
@@ -33,6 +32,7 @@ MPI_PROCESSES_PARAMETER = "sagemaker_mpi_num_of_processes_per_host"
 TORCHRUN_PROCESSES_PARAMETER = "sagemaker_torch_distributed_processes_per_host"
 
 
+@dataclass
 class Launch:
     """A script that is to run, and what every way of running it needs to know.
 
@@ -48,27 +48,17 @@ class Launch:
         prepare: fetches the code and installs what it needs; called once, before the script is looked at.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        name: str,
-        args: Sequence[str],
-        env: Mapping[str, str],
-        policy: Policy,
-        code_dir: str,
-        owns_process: bool = False,
-        observers: Mapping[int, Callable[[bytes], None]] | None = None,
-        prepare: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.environment = environment
-        self.name = name
-        self.args = list(args)
-        self.env = dict(env)
-        self.policy = policy
-        self.code_dir = code_dir
-        self.owns_process = owns_process
-        self.observers = dict(observers or {})
-        self.prepare = prepare
+    environment: Environment
+    name: str
+    args: Sequence[str]
+    env: dict[str, str]
+    policy: Policy
+    code_dir: str
+    owns_process: bool = False
+    observers: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
+    prepare: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._memory_kills_before = resources.oom_kills()
 
     def memory_kills(self) -> int:
@@ -86,7 +76,7 @@ class Launch:
         it is a plain file, they are read from there afterwards, and it needs no relay.
         """
         if self.observers:
-            return {fd: Relay(fd, self.observers.get(fd), wide=True) for fd in (1, 2)}
+            return {fd: Relay(fd, self.observers.get(fd)) for fd in (1, 2)}
         if is_regular_file(2) or os.environ.get("SHUNTER_STDERR") == "straight":
             return {}
         return {2: Relay(2)}
@@ -98,7 +88,7 @@ class Launch:
 
 
 def distribution_of(environment: Environment) -> str:
-    """How this host's script is started: ``none``, ``torchrun``, ``mpi``, ``smddp`` or ``xla``.
+    """How this host's script is started: ``none``, ``torchrun``, ``mpi``, ``smddp``, ``xla``.
 
     Hosts whose instance group takes no part in the distribution run the script plainly.
     """
@@ -126,11 +116,7 @@ def run(launch: Launch, distribution: str | None = None) -> Outcome:
         from . import mpi
 
         return mpi.run(launch, kind)
-    if kind == XLA:
-        from . import xla
-
-        return xla.run(launch)
-    raise ConfigError(f"Cannot start with distribution {kind!r}: choose none, torchrun, mpi, smddp or xla.")
+    raise ConfigError(f"Cannot start with distribution {kind!r}: choose none, torchrun, mpi or smddp.")
 
 
 def processes_per_host(environment: Environment, distribution: str) -> int:
@@ -171,8 +157,6 @@ def script_environment(environment: Environment, base: Mapping[str, str]) -> dic
     """The environment of the script: ours, the contract's variables, and the code directory on PYTHONPATH."""
     env = {**base, **environment.to_process_vars(), **environment.to_env_vars()}
     if any(environment.additional_framework_parameters.get(flag) for flag in _TF_FLAGS):
-        from . import tf_config
-
         env.update((n, v) for n, v in tf_config.variables(environment).items() if n not in base)
     env["PYTHONPATH"] = python_path(environment.layout.code, base)
     return env

@@ -80,7 +80,7 @@ class ScriptWatch:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)  # they are for the script, which may need time to end
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            program = hung_program.PipedProgram(
+            program = hung_program.HungProgram(
                 script, self.seconds, self.results, self._written, output=2, say=log.warning
             )
             hung_program.watch(program, self.on_hang, self.grace, self._note_stop)

@@ -9,6 +9,7 @@ It is a separate program, so that a supervisor never waits for it; it needs no o
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,9 +98,6 @@ def gpu_at_work(visible: str | None) -> bool:
 
 def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
     """Run a tool; None if it is not installed, or takes more than `TOOL_SECONDS`."""
-    import shutil
-    import subprocess
-
     program = shutil.which(name)
     if program is None:
         return None
@@ -132,8 +130,6 @@ def _parents() -> Iterator[tuple[int, int]]:
             if len(fields) > 1:
                 yield int(name), int(fields[1])
         return
-    import subprocess
-
     try:
         done = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
     except OSError:

@@ -5,11 +5,17 @@ All data is moved here: the toolkit uses it inside the job, the launcher's ``sag
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from typing import IO, Any, TypeVar
+from urllib.parse import unquote
 
 from . import kernel, log, resources
 from .errors import StoreError as StoreError
@@ -29,6 +35,7 @@ class Cancelled(Exception):
     """The job is being stopped, so the operation in progress was abandoned."""
 
 
+@dataclass(frozen=True)
 class Place:
     """A place in a store.
 
@@ -37,11 +44,8 @@ class Place:
         key: the object's key, or an absolute path.
     """
 
-    __slots__ = ("bucket", "key")
-
-    def __init__(self, bucket: str, key: str) -> None:
-        self.bucket = bucket
-        self.key = key
+    bucket: str
+    key: str
 
     @classmethod
     def parse(cls, uri: str) -> Place:
@@ -75,25 +79,13 @@ class Place:
         """The place as a URI."""
         return f"s3://{self.bucket}/{self.key}" if self.bucket else f"file://{self.key}"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Place) and (self.bucket, self.key) == (other.bucket, other.key)
-
-    def __hash__(self) -> int:
-        return hash((self.bucket, self.key))
-
-    def __repr__(self) -> str:
-        return f"Place({self.bucket!r}, {self.key!r})"
-
 
 def _unquoted(path: str) -> str:
-    if "%" not in path:
-        return path
-    from urllib.parse import unquote
-
     plain = unquote(path)
     return path if os.path.exists(path) and not os.path.exists(plain) else plain
 
 
+@dataclass(eq=False)
 class Item:
     """An object or a file.
 
@@ -105,14 +97,14 @@ class Item:
         modified: when S3 says it was written, in seconds since the epoch.
     """
 
-    __slots__ = ("modified", "path", "place", "size", "tag")
+    place: Place
+    size: int
+    path: str
+    tag: str = ""
+    modified: int = 0
 
-    def __init__(self, place: Place, size: int, path: str, tag: str = "", modified: int = 0) -> None:
-        self.place = place
-        self.size = size
-        self.path = path
-        self.tag = tag.strip('"')
-        self.modified = modified
+    def __post_init__(self) -> None:
+        self.tag = self.tag.strip('"')
 
 
 class Store:
@@ -331,8 +323,6 @@ class Store:
     def _is_intact(self, item: Item, path: str) -> bool:
         if len(item.tag) != 32 or not all(c in "0123456789abcdef" for c in item.tag):
             return True
-        import hashlib
-
         digest = hashlib.md5()  # the store's own tag, to find damage; not a protection against anybody
         with open(path, "rb") as file:
             for block in iter(lambda: file.read(BLOCK), b""):
@@ -518,8 +508,6 @@ def files_below(root: str) -> dict[str, str]:
 
 
 def _collect(directory: str, prefix: str, above: set[tuple[int, int]], found: dict[str, str]) -> None:
-    import stat
-
     with os.scandir(directory) as entries:
         names = sorted(entry.name for entry in entries)
     for name in names:
@@ -541,16 +529,12 @@ def _collect(directory: str, prefix: str, above: set[tuple[int, int]], found: di
 
 def copy_file(source: str, target: str) -> None:
     """Copy a file's content and times; share the blocks on disk if the file system can."""
-    import shutil
-
     copy_content(source, target)
     shutil.copystat(source, target)
 
 
 def copy_content(source: str, target: str) -> None:
     """Copy a file's content; share the blocks on disk if the file system can."""
-    import shutil
-
     with open(source, "rb") as old, open(target, "wb") as new:
         try:
             kernel.share_blocks(old.fileno(), new.fileno())
@@ -560,8 +544,6 @@ def copy_content(source: str, target: str) -> None:
 
 def in_parallel(work: Callable[[T], None], items: Iterable[T], threads: int = THREADS) -> None:
     """Do the work for every item, on a few threads; after an error, begin no more and raise it."""
-    from concurrent.futures import ThreadPoolExecutor, as_completed
-
     with ThreadPoolExecutor(threads, thread_name_prefix="shunter-store") as pool:
         futures = [pool.submit(work, item) for item in items]
         try:

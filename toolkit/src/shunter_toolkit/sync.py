@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Container, Iterable
-from typing import TYPE_CHECKING
 
-from . import kernel, log
+from . import inotify, kernel, log
 from .errors import StoreError
 from .store import Place, Store, copy_content, in_parallel
-
-if TYPE_CHECKING:
-    from .inotify import Tree
 
 Stamp = tuple[int, int, int]
 
@@ -70,9 +67,7 @@ class Mirror:
         self._wake_read, self._wake_write = os.pipe()
         self._watch = self._open_watch()
 
-    def _open_watch(self) -> Tree | None:
-        from . import inotify
-
+    def _open_watch(self) -> inotify.Tree | None:
         try:
             return inotify.Tree(self.folder)
         except OSError as error:
@@ -114,8 +109,6 @@ class Mirror:
 
     def _run(self) -> None:
         """Send each file when it has been complete for a moment."""
-        import time
-
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         if self._watch is not None:

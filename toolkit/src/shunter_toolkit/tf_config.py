@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import input_config
-
-if TYPE_CHECKING:
-    from .environment import Environment
+from .environment import Environment
 
 PARAMETER_SERVER = "sagemaker_parameter_server_enabled"
 MIRRORED_STRATEGY = "sagemaker_multi_worker_mirrored_strategy_enabled"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-from . import child_process, efa, kernel, log, rendezvous, resources, script_command
+from . import all_hosts, child_process, efa, kernel, log, rendezvous, resources, script_command
 from . import script_launch as launching
+from .child_process import Outcome
 from .errors import ClientError
-
-if TYPE_CHECKING:
-    from .child_process import Outcome
-    from .script_launch import Launch
+from .script_launch import Launch
 
 MASTER_PORT = "7777"
 #: How many seconds torchrun gives ranks to save their state; a torch without it kills them after 30 s.
@@ -73,8 +70,6 @@ def run(launch: Launch) -> Outcome:
     """
     if len(launch.environment.distribution_hosts) == 1:
         return launch.supervise(_task(launch))
-    from . import all_hosts
-
     return all_hosts.run(launch, lambda: _task(launch))
 
 

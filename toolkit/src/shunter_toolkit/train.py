@@ -9,28 +9,29 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import (
     child_process,
+    code_download,
     errors,
     failure,
+    framework,
     input_config,
+    install,
+    job_document,
     log,
+    metrics,
     opt_ml,
     orphans,
     script_command,
     script_launch,
+    script_watch,
 )
-from .child_process import DEFAULT_GRACE, STOP_SIGNALS, Policy
+from .child_process import DEFAULT_GRACE, STOP_SIGNALS, Outcome, Policy
+from .end_notice import EndNotice
 from .environment import Environment
+from .host_names import HostNames
 from .layout import Layout
-
-if TYPE_CHECKING:
-    from .child_process import Outcome
-    from .end_notice import EndNotice
-    from .host_names import HostNames
-    from .job_document import Job
-    from .masking import Masker
-    from .metrics import Recorder
-    from .outputs import Results
-    from .script_watch import ScriptWatch
+from .mapping import to_json
+from .masking import Masker
+from .outputs import Results
 
 Observer = Callable[[bytes], None]
 
@@ -56,17 +57,13 @@ class Training:
         self.refusal = refusal
         self.argv = argv
         self.job_source = job
-        self.job: Job | None = None
+        self.job: job_document.Job | None = None
         self.environment: Environment | None = None
         self._mask_secrets_of()
         self.results: Results | None = None
         self.names: HostNames | None = None
-        self.watch: ScriptWatch | None = None
-        self.notice: EndNotice | None = None
-        if "SHUNTER_NOTIFY" in os.environ:
-            from . import end_notice
-
-            self.notice = end_notice.EndNotice(os.environ)  # takes its variables out of the environment
+        self.watch: script_watch.ScriptWatch | None = None
+        self.notice = EndNotice(os.environ)  # takes its variables out of the environment
         self._line: list[str] = []
         self.status = 0
 
@@ -91,8 +88,7 @@ class Training:
         if self.job is not None:
             self.layout.hand_over(*self.job.local_targets())
         code = 0 if report is None else report.exit_code
-        if self.notice is not None:
-            self.notice.send(report, code, self.masker)
+        self.notice.send(report, code, self.masker)
         return code
 
     def _attempt(self) -> failure.Report | None:
@@ -101,8 +97,6 @@ class Training:
         if self.refusal is not None:
             raise self.refusal
         if self.job_source:
-            from . import job_document
-
             self.job = job_document.load(self.job_source)
             # On a platform, users look for these lines in its log; on a terminal, they would be in the way.
             log.set_level(log.INFO if self.job.log_level else log.WARNING)
@@ -123,45 +117,27 @@ class Training:
 
     def _mask_secrets_of(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
         """Mask the secrets of the environment and of these in what is printed and reported from now on."""
-        self._secret_sources = sources
-        self._masker: Masker | None = None
-        log.set_mask(lambda text: self.masker.text(text))
+        self.masker = Masker(*sources)
+        log.set_mask(self.masker.text)
 
-    @property
-    def masker(self) -> Masker:
-        """Masks secrets; made on first use, as most runs print nothing."""
-        if self._masker is None:
-            from .masking import Masker
-
-            self._masker = Masker(*self._secret_sources)
-        return self._masker
-
-    def _find_hosts(self, job: Job) -> None:
+    def _find_hosts(self, job: job_document.Job) -> None:
         """Make the hosts' names resolve, or replace them by addresses."""
-        from . import host_names
-
-        self.names = host_names.HostNames(job)
+        self.names = HostNames(job)
         job.addresses = self.names.find()
 
     def _bring_code(self, env: Environment, name: str, variables: dict[str, str]) -> None:
         """Fetch the code if it is not in the image, and install what it needs."""
         code = self.layout.code
         if env.module_dir != code:
-            from . import code_download
-
             code_download.fetch_code(env.module_dir, code)
         script_command.check(code, name, anywhere=self.job is not None)
         if script_command.needs_install(code, name):
-            from . import install
-
             install.install(code, name, variables)
 
     def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
         args = env.to_cmd_args() if self.argv is None else list(self.argv)
         self._mask_secrets_of(env.hyperparameters, args)
         if self.argv is not None:
-            from .mapping import to_json
-
             variables["SM_USER_ARGS"] = to_json(args)
         for variable in script_launch.drop_too_long(variables):
             log.warning(f"The variable {variable} is left out: it is longer than the system allows.")
@@ -195,8 +171,6 @@ class Training:
 
     def _run_framework(self, env: Environment, variables: dict[str, str], name: str) -> failure.Report | None:
         """Run a framework's own entry function, named ``package.module:function``, in a child."""
-        from . import framework
-
         self._open_results(env)
         command = framework.command(name, variables, self.layout.code)
         self._announce(env, variables, command.argv)
@@ -238,10 +212,6 @@ class Training:
 
     def _open_watch(self, env: Environment, variables: dict[str, str]) -> None:
         """Prepare to watch the script for hangs, if requested and if its output comes to this host."""
-        if not os.environ.get("SHUNTER_HANG"):
-            return
-        from . import script_watch
-
         kind = script_launch.distribution_of(env)
         if kind in (script_launch.MPI, script_launch.SMDDP) and not env.is_master:
             return  # mpirun brings the output to the first host
@@ -250,11 +220,11 @@ class Training:
         if self.watch is not None:
             self.watch.prepare(variables)
 
-    def _observers(self, metrics: dict[int, Observer]) -> dict[int, Observer]:
+    def _observers(self, recorders: dict[int, Observer]) -> dict[int, Observer]:
         """The functions that get the script's output as it passes, by descriptor."""
         watch = self.watch
         if watch is None:
-            return metrics
+            return recorders
 
         def observer(other: Observer | None) -> Observer:
             def observe(data: bytes) -> None:
@@ -264,16 +234,14 @@ class Training:
 
             return observe
 
-        return {fd: observer(metrics.get(fd)) for fd in (1, 2)}
+        return {fd: observer(recorders.get(fd)) for fd in (1, 2)}
 
-    def _recorders(self) -> dict[int, Recorder]:
+    def _recorders(self) -> dict[int, metrics.Recorder]:
         """The recorders of metrics in the output, by descriptor; none if no metrics are defined."""
         text = os.environ.get("SHUNTER_METRICS", "")
         definitions = list(self.job.metrics) if self.job is not None else []
         if not text and not definitions:
             return {}
-        from . import metrics
-
         if text:
             definitions += metrics.parse_definitions(input_config.decode_value(text))
         path = self.layout.metrics
@@ -283,9 +251,7 @@ class Training:
         """Begin to watch the folders that are sent while the script runs, if any are."""
         sends = self.job is not None and (self.job.output.get("uri") or self.job.checkpoints.get("uri"))
         if sends or env.sagemaker_s3_output():
-            from . import outputs
-
-            self.results = outputs.Results(self.layout, env, self.job)
+            self.results = Results(self.layout, env, self.job)
             self.results.open()
 
     def _announce(self, env: Environment, variables: dict[str, str], line: Sequence[str]) -> None:

@@ -7,7 +7,9 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import IO, Any
+from urllib.parse import unquote, urlparse
 
 from ..errors import ConfigError, ToolkitError
 
@@ -17,8 +19,6 @@ BUFFER_BYTES = 64 * 1024
 def local_path(url: str) -> str | None:
     """Return the path of a path or ``file://`` URL; None for other URLs."""
     if url.startswith("file://"):
-        from urllib.parse import unquote, urlparse
-
         return unquote(urlparse(url).path)
     return None if "://" in url else url
 
@@ -82,8 +82,6 @@ def _fsspec_open(url: str, mode: str, **options: Any) -> Any:
 
 
 def _fsspec_call(url: str, call: Callable[[Any], Any]) -> Any:
-    from importlib import import_module
-
     scheme = url.partition("://")[0]
     try:
         fsspec = import_module("fsspec")

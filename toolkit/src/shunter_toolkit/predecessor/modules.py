@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,32 +27,6 @@ def exists(name: str) -> bool:
 def has_requirements(path: str) -> bool:
     """Whether a folder has a ``requirements.txt``."""
     return script_command.has_requirements(path)
-
-
-def prepare(path: str, name: str) -> None:
-    """Write a ``setup.py`` (and its helpers) for a folder of plain scripts, unless it has one."""
-    setup = os.path.join(path, "setup.py")
-    if os.path.exists(setup):
-        return
-    _write(
-        setup,
-        f'from setuptools import setup\n\nsetup(packages=[""], name="{name}", version="1.0.0", '
-        "include_package_data=True)\n",
-    )
-    _write(os.path.join(path, "setup.cfg"), "[wheel]\nuniversal = 1\n")
-    lines = """
-        recursive-include . *
-        recursive-exclude . __pycache__*
-        recursive-exclude . *.pyc
-        recursive-exclude . *.pyo
-    """
-    _write(os.path.join(path, "MANIFEST.in"), textwrap.dedent(lines).lstrip())
-
-
-def _write(path: str, text: str) -> None:
-    if not os.path.exists(path):
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
 
 
 def install(path: str, capture_error: bool = False) -> None:
@@ -129,8 +103,6 @@ def run(
     line = [resources.script_python(), "-m", module_name, *(args or [])]
     where = code if os.path.isdir(code) else None
     if not wait:
-        import subprocess
-
         return subprocess.Popen(line, env=env, cwd=where)
     relays = {2: Relay(2)} if capture_error else {}
     outcome = child_process.supervise(child_process.Command(line, env, where), relays=relays)

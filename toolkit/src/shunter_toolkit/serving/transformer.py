@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 import types
 from dataclasses import dataclass
 from typing import Any
 
 from .. import log
 from ..errors import ClientError, UnsupportedFormatError
-from . import content_types, decoders, encoders
+from . import content_types, encoders
 
 
 @dataclass
@@ -46,7 +47,7 @@ def default_predict_fn(data: Any, model: Any) -> Any:
 
 def default_output_fn(prediction: Any, accept: str) -> Answer:
     """Encode as the client asks."""
-    return Answer(200, encoders.encode(prediction, accept), accept)
+    return _answer(encoders.encode(prediction, accept), accept)
 
 
 class Transformer:
@@ -59,7 +60,7 @@ class Transformer:
     def __init__(self, module: types.ModuleType | None = None) -> None:
         self.model: Any = None
         self._model_fn = getattr(module, "model_fn", default_model_fn)
-        self._input_fn = getattr(module, "input_fn", decoders.decode)
+        self._input_fn = getattr(module, "input_fn", encoders.decode)
         self._predict_fn = getattr(module, "predict_fn", default_predict_fn)
         self._output_fn = getattr(module, "output_fn", default_output_fn)
         self._transform_fn = getattr(module, "transform_fn", None)
@@ -106,7 +107,7 @@ class Transformer:
         try:
             return self._predict_fn(data, self.model)
         except (TypeError, ValueError) as error:
-            ours = self._input_fn is decoders.decode
+            ours = self._input_fn is encoders.decode
             if not ours or getattr(getattr(data, "dtype", None), "kind", "") not in ("U", "O"):
                 raise
             raise ClientError(
@@ -131,8 +132,6 @@ def failed(status: int, error: Exception) -> Answer:
 
     The traceback goes to the log from status 500 on, and to the client with SHUNTER_SERVE_DEBUG=1.
     """
-    import traceback
-
     trace = traceback.format_exc()
     if status >= 500:
         log.error(trace)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .. import script_command
 from ..layout import Layout
 from . import content_types
 from .transformer import Answer, Transformer
@@ -82,8 +83,6 @@ def application() -> Callable[..., Any]:
 
 
 def _user_module(layout: Layout) -> Any:
-    from .. import script_command
-
     name = os.environ.get("SAGEMAKER_PROGRAM", "")
     script_command.check(layout.code, name)
     if layout.code not in sys.path:

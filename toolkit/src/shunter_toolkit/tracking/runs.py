@@ -7,13 +7,14 @@ its trackers (``TORCHX_TRACKERS``, separated by commas) and the configuration of
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 from ..errors import ConfigError as ConfigError
@@ -242,8 +243,6 @@ def _serve_torchx() -> None:
 
 def _entry_point(name: str) -> str | None:
     """Return what an entry point of this name refers to, as ``module:function``."""
-    from importlib import metadata
-
     everything: Any = metadata.entry_points()
     for group in GROUPS:
         selected = everything.select(group=group) if hasattr(everything, "select") else everything.get(group)
@@ -254,6 +253,4 @@ def _entry_point(name: str) -> str | None:
 
 
 def _warn(text: str) -> None:
-    import logging
-
     logging.getLogger("shunter.tracker").warning(text)

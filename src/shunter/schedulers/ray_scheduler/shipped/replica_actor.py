@@ -296,9 +296,7 @@ class ReplicaActor:
             self.hung = reason
 
         folders = [os.path.join(self.base, part) for part in RESULTS] if self.base else []
-        program = hung_program.PipedProgram(
-            pid, asked["seconds"], folders, lambda: self.written, stacks, note
-        )
+        program = hung_program.HungProgram(pid, asked["seconds"], folders, lambda: self.written, stacks, note)
         try:
             hung_program.watch(program, asked["on_hang"], self.plan["grace"], note_stop)
         except OSError:  # it has ended, and nobody reads the stacks
