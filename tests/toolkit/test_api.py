@@ -66,6 +66,25 @@ def test_framework_module(tree: Tree, tmp_path: Path) -> None:
     assert "package.module:function" in tree.failure
 
 
+def test_files(tree: Tree) -> None:
+    done = python(
+        tree,
+        """
+        import os
+        from shunter_toolkit.predecessor import files
+        files.write_success_file()
+        files.write_failure_file("first")
+        files.write_failure_file("second")
+        with files.tmpdir() as folder:
+            files.write_file(folder + "/x/y.json", '{"a": 1}')
+            assert files.read_json(folder + "/x/y.json") == {"a": 1}
+        assert not os.path.exists(folder)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert tree.failure == "first"
+
+
 def test_on_stop(tree: Tree) -> None:
     import signal
 
@@ -99,7 +118,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ALIASES = """
-from sagemaker_training import environment, entry_point, errors, mapping, modules, runner
+from sagemaker_training import environment, entry_point, errors, files, mapping, intermediate_output
 import sagemaker_training.environment
 import sagemaker_containers
 from sagemaker_containers.beta.framework import encoders, modules, worker

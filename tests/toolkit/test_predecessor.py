@@ -58,7 +58,7 @@ def test_every_public_name_with_its_signature(tree: Tree) -> None:
     theirs = recorded("names", tree)
     wanted = json.dumps({name: list(offered) for name, offered in theirs.items()})
     ours = run(str(SURFACE), "--aliases", tree=tree, stdin=wanted)
-    assert sum(map(len, theirs.values())) > 100
+    assert sum(map(len, theirs.values())) > 120
     for name, offered in theirs.items():
         compare(offered, ours[name])
 
@@ -111,6 +111,8 @@ for arguments in ({"return_code": 2, "output": b"boom"}, {"return_code": -9, "in
         out.append([str(error), error.return_code, repr(error.output), error.extra_info])
 out.append([issubclass(errors.InstallModuleError, errors.InstallRequirementsError)])
 out.append(mapping.to_env_vars({"": "x", "a": None, "A": b"\\xff", "b": True, "n": 1.5}))
+out.append(value(lambda: mapping.split_by_criteria({"a": 1, "b_c": 2, "d": 3}, keys=["a"], prefix="b_")))
+out.append([isinstance(mapping.split_by_criteria({}), tuple)])
 out.append([dict(Mixed()), str(Mixed()), len(Mixed()), list(Mixed()), Mixed().properties()])
 out.append([value(lambda name=name: Mixed()[name]) for name in ("a", "b", "no_such")])
 out.append(value(lambda: encoders.csv_to_numpy("a\\n", dtype="float")))

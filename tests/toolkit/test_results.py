@@ -146,6 +146,24 @@ def test_intermediate_output_on_sagemaker(tree: Tree, bucket: Bucket) -> None:
     assert len(bucket.keys("res/tj/output/intermediate/")) == 20
 
 
+def test_sync_from_a_frameworks_own_code(tree: Tree, bucket: Bucket) -> None:
+    code = """
+from shunter_toolkit import environment
+from shunter_toolkit.predecessor import intermediate_output
+import os
+sync = intermediate_output.start_sync("s3://jobs/own", "us-east-1")
+open(os.path.join(environment.output_intermediate_dir, "a.txt"), "w").write("a")
+sync.join()
+assert intermediate_output.start_sync("file:///x", None) is None
+assert intermediate_output.start_sync("s3://jobs/own", None) is None  # the folder is there: the platform's
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=tree.env(**bucket.env), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert bucket.keys("own/") == ["own/output/intermediate/a.txt"]
+
+
 def test_one_failing_step_does_not_keep_the_others(bare: Tree, bucket: Bucket, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     document = {"checkpoints": {"uri": f"{tmp_path}/kept"}, "output": {"uri": "s3://jobs/out"}}

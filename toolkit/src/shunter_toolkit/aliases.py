@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 
 OURS = "shunter_toolkit."
 _CORE = ("entry_point", "environment", "errors", "mapping")
-_PREDECESSOR = ("logging_config", "modules", "params", "runner")
+_PREDECESSOR = ("files", "intermediate_output", "logging_config", "modules", "params", "runner")
 _SERVING = ("content_types", "encoders")
 # Name of the predecessors' module -> name of ours.
 _MODULES = {name: OURS + name for name in _CORE}

@@ -11,6 +11,7 @@
     │   └── ImportModuleError          a module of the user's could not be imported
     ├── ClusterError                   the hosts of the job did not come together
     ├── StoppedError                   a stop was asked for before or after the script ran
+    ├── ChannelDoesNotExistError
     └── UnsupportedFormatError         serving: no encoder or decoder for a content type
 
 Each message says what was attempted, what is wrong and what to do. ``failure_class`` is what
@@ -163,6 +164,16 @@ class StoppedError(ToolkitError):
         self.exit_code = 128 + number
 
 
+class ChannelDoesNotExistError(ToolkitError):
+    """The job does not have the requested channel."""
+
+    def __init__(self, channel_name: str, known: tuple[str, ...] = ()) -> None:
+        have = f" The job's channels: {', '.join(known)}." if known else ""
+        super().__init__(
+            f"Channel {channel_name} is not a valid channel: the job has none of that name.{have}"
+        )
+
+
 class UnsupportedFormatError(ToolkitError):
     """There is no encoder or decoder for a content type."""
 
@@ -178,3 +189,5 @@ class UnsupportedFormatError(ToolkitError):
 
 
 DEFAULT_ERROR_CLASS = ExecuteUserScriptError
+# The older predecessor's name.
+ChannelDoesNotExistException = ChannelDoesNotExistError

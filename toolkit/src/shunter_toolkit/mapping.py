@@ -5,6 +5,7 @@ The rules are exactly those of ``sagemaker-training`` 5.1.4; ``docs/contract.md`
 
 from __future__ import annotations
 
+import collections
 import json
 import re
 from collections import abc
@@ -77,6 +78,22 @@ def _argument(value: Any) -> str:
     if isinstance(value, dict):
         return ",".join(f"{key}={value[key]}" for key in sorted(value))
     return str(value)
+
+
+#: What :func:`split_by_criteria` gives: ``included`` and ``excluded``, two dictionaries.
+SplitResultSpec = collections.namedtuple("SplitResultSpec", ("included", "excluded"))
+
+
+def split_by_criteria(
+    dictionary: Mapping[str, Any], keys: Any = None, prefix: str | None = None
+) -> SplitResultSpec:
+    """Split a dictionary in two: entries named in ``keys`` or starting with ``prefix``, and the rest."""
+    included: dict[str, Any] = {}
+    excluded: dict[str, Any] = {}
+    for name, value in dictionary.items():
+        chosen = name in (keys or ()) or (prefix is not None and name.startswith(prefix))
+        (included if chosen else excluded)[name] = value
+    return SplitResultSpec(included, excluded)
 
 
 class MappingMixin(abc.Mapping):  # type: ignore[type-arg]

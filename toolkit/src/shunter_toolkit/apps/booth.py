@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
-import os
 import sys
 from collections.abc import Sequence
 
-from .urls import open_to_write, run_program
+from ..tracking.results import FsspecResultTracker
+from .urls import run_program
 
 DEFAULT_BASE = "/tmp/torchx-utils-booth"
 
@@ -29,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     value = booth(args.x1, args.x2)
     print(f"booth_eval={value} trial={args.trial_idx} x1={args.x1} x2={args.x2}")
-    with open_to_write(os.path.join(args.tracker_base, str(args.trial_idx))) as file:
-        file.write(json.dumps({"booth_eval": value}, indent=2).encode())
+    FsspecResultTracker(args.tracker_base)[args.trial_idx] = {"booth_eval": value}
     return 0
 
 
