@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter_toolkit import mpi, torchrun
+from shunter_toolkit import mpi, torchrun, xla
 from shunter_toolkit.predecessor import runner
 from tests.backends import need
 
@@ -142,6 +142,8 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "torchrun, 1 host": ("torchrun", (["algo-1"], "algo-1", "ml.p3.16xlarge"), {}),
     "torchrun, EFA": ("torchrun", (HOSTS, "algo-2", "ml.p3dn.24xlarge"), {}),
     "torchrun, Neuron": ("neuron", (HOSTS, "algo-1", "ml.trn1.32xlarge"), {}),
+    "xla, 1 host": ("xla", ("algo-1", ["algo-1"]), {}),
+    "xla, 2 hosts": ("xla", ("algo-2", HOSTS), {}),
 }
 SCRIPT = ("train.py", ["--a", "1"])
 COUNT = "sagemaker_mpi_num_of_processes_per_host"
@@ -151,6 +153,7 @@ TYPES = {
     "smddp": runner.SMDataParallelRunnerType,
     "torchrun": runner.TorchDistributedRunnerType,
     "neuron": runner.TorchDistributedRunnerType,
+    "xla": runner.PyTorchXLARunnerType,
 }
 
 
@@ -168,6 +171,9 @@ def _ours(tree: Tree, kind: str, given: tuple[Any, ...], words: Mapping[str, Any
     elif kind == "smddp":
         instance, hosts = given
         count, options = 8, {"sagemaker_distributed_dataparallel_custom_mpi_options": OPTIONS}
+    elif kind == "xla":
+        here, hosts = given
+        instance = ""
     else:
         hosts, here, instance = given
     resources = {"current_host": here, "hosts": hosts, "network_interface_name": "lo"}
@@ -175,6 +181,9 @@ def _ours(tree: Tree, kind: str, given: tuple[Any, ...], words: Mapping[str, Any
     options[COUNT] = options["sagemaker_torch_distributed_processes_per_host"] = count
     chosen = runner.get(TYPES[kind], *SCRIPT, env, options)
     launch = chosen.launch
+    if kind == "xla":
+        launch.environment.num_gpus = 4
+        return xla.command(launch), xla.variables(launch)
     if kind in ("torchrun", "neuron"):
         return torchrun.command(launch), torchrun.network_variables(launch)
     return mpi.command(launch, 4, hosts, None, "hostfile", chosen.distribution), {}
@@ -187,6 +196,9 @@ def vendors(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     for name in ("smddprun", "smddpmprun"):
         (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
         (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "torch_xla/distributed").mkdir(parents=True)
+    for name in ("__init__.py", "distributed/__init__.py", "distributed/xla_spawn.py"):
+        (tmp_path / "torch_xla" / name).write_text("__version__ = '1'\n")
     tree.script("pass")
     for name in [name for name in os.environ if name.startswith(("NCCL", "FI_", "SM_"))]:
         monkeypatch.delenv(name)
@@ -227,7 +239,16 @@ echo "under smddprun $SMDATAPARALLEL_USE_SINGLENODE"; exec "$@"
     "neuron_parallel_compile": """#!/bin/sh
 echo under neuron_parallel_compile; exec "$@"
 """,
+    "nvidia-smi": """#!/bin/sh
+echo "GPU 0: some"; echo "GPU 1: some"
+""",
 }
+XLA_SPAWN = """
+import os, runpy, sys
+print("under xla_spawn", sys.argv[1:3], os.environ["XRT_WORKERS"])
+sys.argv = sys.argv[3:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @pytest.mark.slow
@@ -249,17 +270,28 @@ echo under neuron_parallel_compile; exec "$@"
             {"RUN_NEURON_PARALLEL_COMPILE": "1"},
             "under neuron_parallel_compile\ntrained 3\n",
         ),
+        (
+            "",
+            {"sagemaker_pytorch_xla_multi_worker_enabled": "true"},
+            {},
+            "under xla_spawn ['--num_gpus', '2'] localservice:0;localhost:43857\ntrained 3\n",
+        ),
     ],
-    ids=["smddp", "neuron"],
+    ids=["smddp", "neuron", "xla"],
 )
 def test_train_starts_the_vendors_launchers(
     tree: Tree, tmp_path: Path, backend: str, parameters: dict[str, str], env: dict[str, str], expected: str
 ) -> None:
-    need(backend)
+    if backend:
+        need(backend)
     (tmp_path / "bin").mkdir()
     for name, text in PROGRAMS.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "torch_xla/distributed").mkdir(parents=True)
+    (tmp_path / "torch_xla/__init__.py").touch()
+    (tmp_path / "torch_xla/distributed/__init__.py").touch()
+    (tmp_path / "torch_xla/distributed/xla_spawn.py").write_text(XLA_SPAWN)
     tree.configure("resourceconfig", {"current_host": "localhost", "hosts": ["localhost"]})
     tree.hyperparameters(depth="3", **parameters)
     tree.script("import sys; sys.stdout.write(f'trained {sys.argv[2]}\\n')")  # mpirun tags each write

@@ -188,6 +188,10 @@ class UnsupportedFormatError(ToolkitError):
             setattr(self, name, value)
 
 
+class SMTrainingCompilerConfigurationError(ClientError):
+    """PyTorch/XLA cannot run this job in this image."""
+
+
 DEFAULT_ERROR_CLASS = ExecuteUserScriptError
 # The older predecessor's name.
 ChannelDoesNotExistException = ChannelDoesNotExistError

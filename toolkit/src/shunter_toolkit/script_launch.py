@@ -17,7 +17,6 @@ PLAIN = "none"
 TORCHRUN = "torchrun"
 MPI = "mpi"
 SMDDP = "smddp"
-#: Of SageMaker's Training Compiler, which AWS has given up: asking for it is an error.
 XLA = "xla"
 # The parameters that request each distribution, in the order in which the predecessors' images check them.
 _FLAGS = {
@@ -88,7 +87,7 @@ class Launch:
 
 
 def distribution_of(environment: Environment) -> str:
-    """How this host's script is started: ``none``, ``torchrun``, ``mpi``, ``smddp``, ``xla``.
+    """How this host's script is started: ``none``, ``torchrun``, ``mpi``, ``smddp`` or ``xla``.
 
     Hosts whose instance group takes no part in the distribution run the script plainly.
     """
@@ -116,7 +115,11 @@ def run(launch: Launch, distribution: str | None = None) -> Outcome:
         from . import mpi
 
         return mpi.run(launch, kind)
-    raise ConfigError(f"Cannot start with distribution {kind!r}: choose none, torchrun, mpi or smddp.")
+    if kind == XLA:
+        from . import xla
+
+        return xla.run(launch)
+    raise ConfigError(f"Cannot start with distribution {kind!r}: choose none, torchrun, mpi, smddp or xla.")
 
 
 def processes_per_host(environment: Environment, distribution: str) -> int:
