@@ -71,7 +71,7 @@ def test_files(tree: Tree) -> None:
         tree,
         """
         import os
-        from shunter_toolkit.predecessor import files
+        from shunter_toolkit import files
         files.write_success_file()
         files.write_failure_file("first")
         files.write_failure_file("second")

@@ -1,7 +1,7 @@
 """The predecessor's Python interface: names, signatures, what they do; and the commands of its launchers.
 
-``predecessor.json`` is recorded from sagemaker-training 5.1.4: what `surface.py` prints of the modules that
-its callers use, and what CALLS prints with it.
+``predecessor.json`` is recorded from sagemaker-training 5.1.4: what `surface.py` prints of its modules, and
+what CALLS prints with it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter_toolkit import mpi, torchrun, xla
-from shunter_toolkit.predecessor import runner
+from shunter_toolkit import torchrun, xla
+from shunter_toolkit.predecessor.mpi_runner import MasterRunner
+from shunter_toolkit.predecessor.pytorch_xla_runner import PyTorchXLARunner
+from shunter_toolkit.predecessor.smdataparallel_runner import SMDataParallelRunner
+from shunter_toolkit.predecessor.torch_distributed_runner import TorchDistributedRunner
 from tests.backends import need
 
 from .conftest import Tree
@@ -58,7 +61,7 @@ def test_every_public_name_with_its_signature(tree: Tree) -> None:
     theirs = recorded("names", tree)
     wanted = json.dumps({name: list(offered) for name, offered in theirs.items()})
     ours = run(str(SURFACE), "--aliases", tree=tree, stdin=wanted)
-    assert sum(map(len, theirs.values())) > 120
+    assert sum(map(len, theirs.values())) > 150
     for name, offered in theirs.items():
         compare(offered, ours[name])
 
@@ -80,7 +83,7 @@ def compare(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
 CALLS = """
 import json, sys
 import numpy as np
-from sagemaker_training import encoders, errors, mapping, modules
+from sagemaker_training import encoders, errors, mapping, modules, process, timeout
 
 def value(function):
     try:
@@ -117,7 +120,12 @@ out.append([dict(Mixed()), str(Mixed()), len(Mixed()), list(Mixed()), Mixed().pr
 out.append([value(lambda name=name: Mixed()[name]) for name in ("a", "b", "no_such")])
 out.append(value(lambda: encoders.csv_to_numpy("a\\n", dtype="float")))
 out.append(value(lambda: encoders.array_to_json(lambda: 3)))
+out.append(value(lambda: encoders.array_to_npy({1: 2})))
+out.append([process.process_error_classes(given) for given in (None, "A", ["A", ValueError])])
 out.append([modules.exists("json"), modules.exists("no_such"), modules.has_requirements("/")])
+out.append(value(lambda: process.check_error(["false"], errors.ExecuteUserScriptError, 1)))
+for name in ("train.py", "bin/run.sh", "-x", "/a", "a b", "../x", "a/./b"):
+    out.append(value(lambda name=name: process.validate_entry_point(name)))
 json.dump(out, sys.stdout)
 """
 
@@ -146,47 +154,30 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "xla, 2 hosts": ("xla", ("algo-2", HOSTS), {}),
 }
 SCRIPT = ("train.py", ["--a", "1"])
-COUNT = "sagemaker_mpi_num_of_processes_per_host"
-TYPES = {
-    "mpi": runner.MPIRunnerType,
-    "smp": runner.MPIRunnerType,
-    "smddp": runner.SMDataParallelRunnerType,
-    "torchrun": runner.TorchDistributedRunnerType,
-    "neuron": runner.TorchDistributedRunnerType,
-    "xla": runner.PyTorchXLARunnerType,
-}
 
 
-def _ours(tree: Tree, kind: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
-    """The command line, and the variables that go with it."""
-    here, count, env, options = "algo-1", 2, {}, {}
+def _ours(kind: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
     if kind in ("mpi", "smp"):
-        hosts, custom, _ = given
-        instance = words["instance_type"]
-        options = {
-            "sagemaker_mpi_custom_mpi_options": custom,
-            mpi.TOTAL_PARAMETER: words.get("num_processes"),
-        }
         env = {"SM_HP_MP_PARAMETERS": '{"ddp": true}'} if kind == "smp" else {}
-    elif kind == "smddp":
+        return MasterRunner(*SCRIPT, env, 2, "algo-1", *given, **words)._create_command(), {}
+    if kind == "smddp":
         instance, hosts = given
-        count, options = 8, {"sagemaker_distributed_dataparallel_custom_mpi_options": OPTIONS}
-    elif kind == "xla":
-        here, hosts = given
-        instance = ""
-    else:
-        hosts, here, instance = given
-    resources = {"current_host": here, "hosts": hosts, "network_interface_name": "lo"}
-    tree.configure("resourceconfig", {**resources, "current_instance_type": instance})
-    options[COUNT] = options["sagemaker_torch_distributed_processes_per_host"] = count
-    chosen = runner.get(TYPES[kind], *SCRIPT, env, options)
-    launch = chosen.launch
-    if kind == "xla":
-        launch.environment.num_gpus = 4
-        return xla.command(launch), xla.variables(launch)
+        runner = SMDataParallelRunner(*SCRIPT, {}, 8, "algo-1", hosts, OPTIONS, "lo")
+        place = runner._place
+
+        def placed(environment: Any) -> None:
+            place(environment)
+            environment.current_instance_type = instance
+
+        runner._place = placed  # type: ignore[method-assign]
+        return runner._create_command(), {}
     if kind in ("torchrun", "neuron"):
-        return torchrun.command(launch), torchrun.network_variables(launch)
-    return mpi.command(launch, 4, hosts, None, "hostfile", chosen.distribution), {}
+        hosts, here, instance = given
+        torch = TorchDistributedRunner(*SCRIPT, {}, 2, "algo-1", hosts, here, "lo", instance)
+        return torch._create_command(), torchrun.network_variables(torch.launch())
+    here, hosts = given
+    with_gpus = PyTorchXLARunner(*SCRIPT, {}, 1, "algo-1", here, hosts, 4)
+    return with_gpus._create_command(), xla.variables(with_gpus.launch())
 
 
 @pytest.fixture
@@ -200,6 +191,9 @@ def vendors(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     for name in ("__init__.py", "distributed/__init__.py", "distributed/xla_spawn.py"):
         (tmp_path / "torch_xla" / name).write_text("__version__ = '1'\n")
     tree.script("pass")
+    tree.configure(
+        "resourceconfig", {"current_host": "algo-1", "hosts": HOSTS, "network_interface_name": "lo"}
+    )
     for name in [name for name in os.environ if name.startswith(("NCCL", "FI_", "SM_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tree.base))
@@ -213,11 +207,11 @@ def vendors(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_commands_of_the_launchers(case: str, tree: Tree, vendors: Callable[[str], None]) -> None:
+def test_commands_of_the_launchers(case: str, vendors: Callable[[str], None]) -> None:
     """As in `launchers.json`. To write it: ``SHUNTER_WRITE_GOLDEN=1``."""
     kind, given, words = CASES[case]
     vendors(kind)
-    line, env = _ours(tree, kind, given, words)
+    line, env = _ours(kind, given, words)
     start = line.index("-c") if "-c" in line else None
     if start is not None:  # our own first process of each rank
         line = [*line[: start - 1], *line[start + 2 :]]
@@ -231,6 +225,7 @@ def test_commands_of_the_launchers(case: str, tree: Tree, vendors: Callable[[str
     assert golden[case] == {"command": shown, "environment": env}
 
 
+COUNT = "sagemaker_mpi_num_of_processes_per_host"
 PROGRAMS = {
     # vendor's program -> what it does here: say so and become the command that it is given
     "smddprun": """#!/bin/sh

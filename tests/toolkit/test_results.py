@@ -148,8 +148,7 @@ def test_intermediate_output_on_sagemaker(tree: Tree, bucket: Bucket) -> None:
 
 def test_sync_from_a_frameworks_own_code(tree: Tree, bucket: Bucket) -> None:
     code = """
-from shunter_toolkit import environment
-from shunter_toolkit.predecessor import intermediate_output
+from shunter_toolkit import environment, intermediate_output
 import os
 sync = intermediate_output.start_sync("s3://jobs/own", "us-east-1")
 open(os.path.join(environment.output_intermediate_dir, "a.txt"), "w").write("a")

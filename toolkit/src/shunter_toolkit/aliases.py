@@ -19,13 +19,25 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 
 OURS = "shunter_toolkit."
-_CORE = ("entry_point", "environment", "errors", "mapping")
-_PREDECESSOR = ("files", "intermediate_output", "logging_config", "modules", "params", "runner")
-_SERVING = ("content_types", "encoders")
+_CORE = ("entry_point", "environment", "errors", "files", "intermediate_output", "mapping", "runner")
+_PREDECESSOR = (
+    "functions",
+    "logging_config",
+    "modules",
+    "params",
+    "timeout",
+    "trainer",
+)
+_RUNNERS = ("mpi", "process", "pytorch_xla", "smdataparallel", "torch_distributed")
 # Name of the predecessors' module -> name of ours.
 _MODULES = {name: OURS + name for name in _CORE}
 _MODULES.update((name, f"{OURS}predecessor.{name}") for name in _PREDECESSOR)
-_MODULES.update((name, f"{OURS}serving.{name}") for name in _SERVING)
+_MODULES.update((name, f"{OURS}predecessor.{name}_runner") for name in _RUNNERS)
+_MODULES.update(
+    content_types=OURS + "serving.content_types",
+    encoders=OURS + "predecessor.arrays",
+    _entry_point_type=OURS + "predecessor.entry_point_type",
+)
 # The older predecessor prefixed its modules with an underscore, and published some under other names.
 _ELDER = {**_MODULES, **{"_" + name: module for name, module in _MODULES.items()}}
 _ELDER.update(
@@ -33,11 +45,13 @@ _ELDER.update(
     env=OURS + "environment",
     logging=OURS + "predecessor.logging_config",
     _logging=OURS + "predecessor.logging_config",
-    decoders=OURS + "serving.encoders",
+    _entry_point_type=OURS + "predecessor.entry_point_type",
+    entry_point_type=OURS + "predecessor.entry_point_type",
 )
-_ELDER.update((name, f"{OURS}serving.{name}") for name in ("server", "transformer", "worker"))
+_ELDER.update((name, f"{OURS}serving.{name}") for name in ("decoders", "server", "transformer", "worker"))
 _PACKAGES: dict[str, Mapping[str, str]] = {
     "sagemaker_training": _MODULES,
+    "sagemaker_training.cli": {"train": OURS + "predecessor.trainer"},
     "sagemaker_containers": _ELDER,
     "sagemaker_containers.beta": {},
     "sagemaker_containers.beta.framework": _ELDER,

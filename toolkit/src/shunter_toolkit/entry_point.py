@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import code_download, script_command
 from . import install as installing
+from . import runner as runners
 from . import script_launch as launching
-from .child_process import Outcome
 from .layout import Layout
-from .predecessor import runner as runners
+
+if TYPE_CHECKING:
+    from .child_process import Outcome
+    from .predecessor.process_runner import ProcessRunner
+    from .predecessor.running import Running
+    from .runner import RunnerType
 
 
 def run(
@@ -21,10 +26,10 @@ def run(
     env_vars: Mapping[str, str] | None = None,
     wait: bool = True,
     capture_error: bool = False,
-    runner_type: runners.RunnerType | runners.Runner = runners.ProcessRunnerType,
+    runner_type: RunnerType | ProcessRunner = runners.ProcessRunnerType,
     extra_opts: Mapping[str, Any] | None = None,
-    runner: runners.RunnerType | None = None,
-) -> Outcome | runners.Runner:
+    runner: RunnerType | None = None,
+) -> Outcome | Running:
     """Fetch the user's code, install what it needs, and run it.
 
     Signals that reach this process meanwhile are passed on to the script.

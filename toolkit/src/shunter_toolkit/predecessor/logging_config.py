@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+
+from ..masking import Masker
 
 _FORMAT = "%(asctime)s %(name)-12s %(levelname)-8s %(message)s"
 
@@ -19,3 +22,13 @@ def configure_logger(level: int | str, log_format: str = _FORMAT) -> None:
     if logging.getLogger().getEffectiveLevel() >= logging.INFO:
         for name in ("boto3", "s3transfer", "botocore"):
             logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def log_script_invocation(
+    cmd: Sequence[str], env_vars: Mapping[str, str], logger: logging.Logger | None = None
+) -> None:
+    """Log a command and its variables, secrets masked."""
+    masker = Masker(dict(env_vars))
+    lines = [f"{name}={masker.variable(name, value)}" for name, value in sorted(env_vars.items())]
+    text = "\n".join(["Invoking user script", *lines, masker.command([str(word) for word in cmd])])
+    (logger or get_logger()).info(text)

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,32 @@ def exists(name: str) -> bool:
 def has_requirements(path: str) -> bool:
     """Whether a folder has a ``requirements.txt``."""
     return script_command.has_requirements(path)
+
+
+def prepare(path: str, name: str) -> None:
+    """Write a ``setup.py`` (and its helpers) for a folder of plain scripts, unless it has one."""
+    setup = os.path.join(path, "setup.py")
+    if os.path.exists(setup):
+        return
+    _write(
+        setup,
+        f'from setuptools import setup\n\nsetup(packages=[""], name="{name}", version="1.0.0", '
+        "include_package_data=True)\n",
+    )
+    _write(os.path.join(path, "setup.cfg"), "[wheel]\nuniversal = 1\n")
+    lines = """
+        recursive-include . *
+        recursive-exclude . __pycache__*
+        recursive-exclude . *.pyc
+        recursive-exclude . *.pyo
+    """
+    _write(os.path.join(path, "MANIFEST.in"), textwrap.dedent(lines).lstrip())
+
+
+def _write(path: str, text: str) -> None:
+    if not os.path.exists(path):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
 
 
 def install(path: str, capture_error: bool = False) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import log
 from ..errors import ClientError, UnsupportedFormatError
-from . import content_types, encoders
+from . import content_types, decoders, encoders
 
 
 @dataclass
@@ -47,7 +47,7 @@ def default_predict_fn(data: Any, model: Any) -> Any:
 
 def default_output_fn(prediction: Any, accept: str) -> Answer:
     """Encode as the client asks."""
-    return _answer(encoders.encode(prediction, accept), accept)
+    return Answer(200, encoders.encode(prediction, accept), accept)
 
 
 class Transformer:
@@ -60,7 +60,7 @@ class Transformer:
     def __init__(self, module: types.ModuleType | None = None) -> None:
         self.model: Any = None
         self._model_fn = getattr(module, "model_fn", default_model_fn)
-        self._input_fn = getattr(module, "input_fn", encoders.decode)
+        self._input_fn = getattr(module, "input_fn", decoders.decode)
         self._predict_fn = getattr(module, "predict_fn", default_predict_fn)
         self._output_fn = getattr(module, "output_fn", default_output_fn)
         self._transform_fn = getattr(module, "transform_fn", None)
@@ -107,7 +107,7 @@ class Transformer:
         try:
             return self._predict_fn(data, self.model)
         except (TypeError, ValueError) as error:
-            ours = self._input_fn is encoders.decode
+            ours = self._input_fn is decoders.decode
             if not ours or getattr(getattr(data, "dtype", None), "kind", "") not in ("U", "O"):
                 raise
             raise ClientError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from .. import log
-from ..layout import Layout
-from ..store import Place
-from ..sync import Mirror
+from . import log
+from .layout import Layout
+from .store import Place
+from .sync import Mirror
 
 FAILURE_FILE = "failure"
 SUCCESS_FILE = "success"

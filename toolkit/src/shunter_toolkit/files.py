@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from ..layout import Layout
+from .layout import Layout
 
 
 def write_success_file() -> None:
@@ -55,7 +55,7 @@ def tmpdir(suffix: str = "", prefix: str = "tmp", directory: str | None = None) 
 
 def download_and_extract(uri: str, path: str) -> None:
     """Bring code into a folder that is empty: see :func:`shunter_toolkit.code_download.fetch_code`."""
-    from .. import code_download
+    from . import code_download
 
     code_download.fetch_code(uri, path)
 
@@ -66,8 +66,8 @@ def s3_download(url: str, dst: str) -> None:
     Raises:
         StoreError: not an ``s3://`` URI, boto3 is missing, or S3 refused.
     """
-    from ..errors import StoreError
-    from ..store import Place, Store
+    from .errors import StoreError
+    from .store import Place, Store
 
     place = Place.of(url)
     if not place.bucket:
