@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import shutil
@@ -92,6 +93,52 @@ def test_hostile_archives_are_refused(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "evil").exists()
     assert not (tmp_path / "deep/evil").exists()
     assert not Path("/tmp/evil-shunter").exists()
+
+
+def bomb(path: Path, kind: str) -> Path:
+    """An archive of a few kB that takes 64 MiB, or says so."""
+    size = 64 << 20
+    info = member("pad")
+    info.size = size
+    if kind == "sparse file":
+        info.type, info.size = tarfile.GNUTYPE_SPARSE, 0
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    content = b"\0" * size
+    if kind == "sparse file":  # one hole; its real size stands at 483, and the checksum at 148
+        header[483:495] = b"%011o\0" % size
+        content = b""
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+    elif kind == "only a header":
+        content = b"short"
+    elif kind == "long header":
+        info.type = tarfile.XHDTYPE
+        header = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    path.write_bytes(gzip.compress(bytes(header) + content + b"\0" * 1024))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["large file", "sparse file", "only a header", "long header"])
+@pytest.mark.parametrize("limit", ["size", "ratio"])
+def test_an_archive_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, limit: str
+) -> None:
+    if limit == "size":
+        monkeypatch.setenv(archive.SIZE_VARIABLE, "1e6")
+    else:
+        monkeypatch.setattr(archive, "_FREE_OF_RATIO", 1 << 20)
+    path = bomb(tmp_path / "x.tar.gz", kind)
+    words = "a header claims" if kind == "long header" else "unpack to more than .* raise SHUNTER_UNPACK_MAX"
+    with pytest.raises(CodeError, match=words):
+        archive.extract(str(path), str(tmp_path / "out"))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_limits_of_archives_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_FREE_OF_RATIO", 1 << 20)
+    monkeypatch.setenv(archive.RATIO_VARIABLE, "1e5")
+    archive.extract(str(bomb(tmp_path / "x.tar.gz", "large file")), str(tmp_path / "out"))
+    assert (tmp_path / "out/pad").stat().st_size == 64 << 20
 
 
 def test_an_archive_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:

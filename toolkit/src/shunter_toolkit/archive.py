@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import shutil
 import stat
 import tarfile
 import tempfile
 from collections.abc import Iterable
+from typing import IO
 
+from . import input_config
 from .errors import CodeError
+
+SIZE_VARIABLE = "SHUNTER_UNPACK_MAX_BYTES"
+RATIO_VARIABLE = "SHUNTER_UNPACK_MAX_RATIO"
+DEFAULT_MAX_BYTES = 16 << 30
+DEFAULT_MAX_RATIO = 200
+_FREE_OF_RATIO = 256 << 20  # bytes that any archive may unpack to, however small it is
+_LONGEST_HEADER = 1 << 20  # tarfile reads a header whole, and content in smaller pieces
 
 
 def extract(archive: str, folder: str) -> None:
     """Unpack a tar archive, compressed or not, into a folder.
 
     Nothing is written if any member would leave the folder: an absolute path, ``..``, a hard link to outside,
-    a path through a symbolic link to outside, a device or a fifo. Symbolic links are kept wherever they lead.
-    Ownership, set-id bits and other special bits are dropped. What was unpacked before an error is removed.
+    a path through a symbolic link to outside, a device or a fifo; or if the archive unpacks to more than
+    ``SHUNTER_UNPACK_MAX_BYTES`` (16 GiB) or, beyond 256 MiB, to more than ``SHUNTER_UNPACK_MAX_RATIO``
+    (200) times its size. Symbolic links are kept wherever they lead. Ownership, set-id bits and other special
+    bits are dropped. What was unpacked before an error is removed.
 
     Raises:
-        CodeError: the archive cannot be read, or it has such a member.
+        CodeError: the archive cannot be read, it is too large, or it has such a member.
+        ConfigError: one of the variables is not a number.
     """
     os.makedirs(folder, exist_ok=True)
     root = tempfile.mkdtemp(prefix=".unpacking-", dir=os.path.realpath(folder))
@@ -38,10 +51,83 @@ def extract(archive: str, folder: str) -> None:
 
 
 def _extract(archive: str, root: str) -> None:
-    with tarfile.open(archive) as tar:
-        for member in list(_checked(tar, root, archive)):
-            _refuse_crossing(member, root, archive)
-            tar.extract(member, root, set_attrs=True, **_FILTER)  # type: ignore[arg-type]
+    with _open(archive) as plain:
+        bounded = _Bounded(plain, archive)
+        with bounded, tarfile.open(fileobj=bounded, mode="r:") as tar:
+            for member in list(_checked(tar, root, archive, bounded)):
+                _refuse_crossing(member, root, archive)
+                tar.extract(member, root, set_attrs=True, **_FILTER)  # type: ignore[arg-type]
+
+
+def _open(archive: str) -> IO[bytes]:
+    """The content of an archive, decompressed as it is read."""
+    with open(archive, "rb") as file:
+        start = file.read(6)
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.open(archive)  # type: ignore[return-value]
+    if start.startswith(b"BZh"):
+        import bz2
+
+        return bz2.open(archive)
+    if start.startswith((b"\xfd7zXZ", b"\x5d\x00\x00")):
+        import lzma
+
+        return lzma.open(archive)
+    return open(archive, "rb")
+
+
+class _Bounded(io.RawIOBase):
+    """The decompressed content of an archive; going beyond the allowed size raises an error."""
+
+    def __init__(self, plain: IO[bytes], archive: str) -> None:
+        super().__init__()
+        self._plain = plain
+        self._archive = archive
+        self._size = os.path.getsize(archive)
+        self._most = int(input_config.env_number(SIZE_VARIABLE, DEFAULT_MAX_BYTES, "bytes"))
+        self._ratio = input_config.env_number(RATIO_VARIABLE, DEFAULT_MAX_RATIO, "times the archive's size")
+        self._claimed = 0
+
+    def claim(self, size: int) -> None:
+        """Count the size that a member declares: holes in sparse files are not counted anywhere else."""
+        self._claimed += size
+        self._check(self._claimed)
+
+    def readable(self) -> bool:
+        """Return True: the content can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True: any position can be reached; that decompresses everything before it."""
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read some bytes."""
+        if size is None or size < 0 or size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header claims {size} bytes")
+        data = self._plain.read(size)
+        self._check(self._plain.tell())
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a position, counted from the start."""
+        self._check(offset)
+        return self._plain.seek(offset, whence)
+
+    def tell(self) -> int:
+        """The current position."""
+        return self._plain.tell()
+
+    def _check(self, size: int) -> None:
+        allowed, variable = self._most, SIZE_VARIABLE
+        by_ratio = max(_FREE_OF_RATIO, int(self._ratio * self._size))
+        if by_ratio < allowed:
+            allowed, variable = by_ratio, RATIO_VARIABLE
+        if size > allowed:
+            raise CodeError(
+                f"Refused to unpack {self._archive}: its {self._size} bytes unpack to more than {allowed} "
+                f"bytes. Nothing was kept. If it is what it should be, raise {variable}."
+            )
 
 
 def _move_content(source: str, target: str) -> None:
@@ -58,8 +144,9 @@ def _move_content(source: str, target: str) -> None:
 _FILTER = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 
 
-def _checked(tar: tarfile.TarFile, root: str, archive: str) -> Iterable[tarfile.TarInfo]:
+def _checked(tar: tarfile.TarFile, root: str, archive: str, bounded: _Bounded) -> Iterable[tarfile.TarInfo]:
     for member in tar:
+        bounded.claim(member.size)
         reason = _objection(member, root)
         if reason:
             raise CodeError(
