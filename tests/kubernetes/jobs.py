@@ -141,4 +141,5 @@ CASES: dict[str, tuple[AppDef, dict[str, Any]]] = {
         app(role(num_replicas=2, min_replicas=1, max_retries=1), role("reader")),
         {"queue": "default"},
     ),
+    "gang": (app(role(num_replicas=2)), {"gang": True}),
 }

@@ -232,6 +232,7 @@ def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Sc
     [
         ({"kind": "jobset"}, "has no JobSet"),
         ({"queue": "default"}, "has no Volcano"),
+        ({"gang": True}, "PodGroups"),
     ],
 )
 def test_what_the_cluster_lacks_is_said_before_anything_is_made(
@@ -240,6 +241,26 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_made(
     with pytest.raises(ConfigError, match=said):
         scheduler.submit(app(role(num_replicas=2)), cfg)
     assert stub.objects == {}
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen"),
+    [(["v1", "v1alpha2"], "v1alpha2"), (["v1", "v1beta1", "v1alpha3"], "v1beta1")],
+)
+def test_pod_groups_have_the_version_that_is_served(
+    stub: Stub, scheduler: Scheduler, versions: list[str], chosen: str
+) -> None:
+    """1.36 has v1alpha2, 1.37 v1beta1 and v1alpha3; v1 holds only PriorityClasses."""
+    stub.runs_pods = False
+    stub.groups["scheduling.k8s.io"] = versions
+    stub.extra["/apis/scheduling.k8s.io/v1"] = {"resources": [{"name": "priorityclasses"}]}
+    stub.extra[f"/apis/scheduling.k8s.io/{chosen}"] = {"resources": [{"name": "podgroups"}]}
+    name = name_of(scheduler.submit(app(role(num_replicas=2)), {"gang": True}))
+    [group] = stub.all("podgroups")
+    assert group["apiVersion"] == f"scheduling.k8s.io/{chosen}"
+    assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
+    [job] = stub.all("jobs")
+    assert job["spec"]["template"]["spec"]["schedulingGroup"] == {"podGroupName": name}
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -54,6 +54,8 @@ def test_published_schemas(name: str, version: str) -> None:
     need("kubernetes_validate")
     import kubernetes_validate
 
+    if name == "gang" and version < "1.37":
+        pytest.skip("PodGroups have another version there")
     job, cfg = CASES[name]
     checked = 0
     for manifest in request(job, **cfg).manifests:
@@ -287,6 +289,7 @@ def test_what_the_schemas_do_not_hold_is_found() -> None:
         (app(), {"labels": {"a": "b c"}}, "the value 'b c'"),
         (app(), {"labels": {"shunter/job": "b"}}, "are ours"),
         (app(), {"final_exit_codes": [0]}, "not from 1 to 255"),
+        (app(), {"gang": True, "queue": "q"}, "leave out queue"),
         (app(), {"timeout": 0}, "timeout must be at least 1"),
         (app(role(num_replicas=2, max_retries=1)), {}, "restarts replicas one by one"),
         (
@@ -316,7 +319,7 @@ def test_refusals(job: AppDef, cfg: dict[str, Any], said: str) -> None:
     [
         ("image_secret", "image_pull_secrets"),
         ("priority", "priority_class"),
-        ("coscheduler_name", "queue=NAME"),
+        ("coscheduler_name", "gang=true"),
         ("network", "cncf.io/networks"),
         ("priority_class_name", "priority_class"),
     ],

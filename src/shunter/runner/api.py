@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from shunter.errors import AccessError, ShunterError, StateStoreError
+from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreError
 from shunter.progress import Progress
 from shunter.runner import observation
 from shunter.runner.config import DEFAULT, Config, effective_options, load_config
@@ -22,6 +22,7 @@ from shunter.runner.records import JobRecord
 from shunter.runner.rerun import repeated
 from shunter.runner.submit import submit, working_in
 from shunter.schedulers.api import (
+    CancelsReplicas,
     Context,
     DescribeAppResponse,
     ListAppResponse,
@@ -489,8 +490,17 @@ class Runner:
             scheduler.cancel(app_id)
 
     def cancel_replicas(self, app_handle: AppHandle, replicas: Sequence[tuple[str, int]]) -> None:
-        """Ask single replicas of an array to stop; see `Scheduler.cancel_replicas`."""
+        """Ask single replicas of an array to stop; see `CancelsReplicas`.
+
+        Raises:
+            ConfigError: the scheduler cannot do that, or the job's replicas belong together.
+        """
         scheduler, app_id = self._locate(app_handle)
+        if not isinstance(scheduler, CancelsReplicas):
+            raise ConfigError(
+                f"{scheduler.backend} cannot cancel single replicas",
+                hint="Without ROLE/ID the whole job is cancelled.",
+            )
         with log_event("cancel", scheduler.backend, self._name, app_id=app_id):
             scheduler.cancel_replicas(app_id, replicas)
 

@@ -15,7 +15,7 @@ KINDS = (AUTO, JOB, JOBSET, VOLCANO)
 #: Options of TorchX's ``kubernetes_mcad``, each with what replaces it.
 REPLACED = {
     "image_secret": "image_pull_secrets=NAME",
-    "coscheduler_name": "local_queue=NAME (Kueue) or queue=NAME (Volcano)",
+    "coscheduler_name": "gang=true (Kubernetes' own), local_queue=NAME (Kueue) or queue=NAME (Volcano)",
     "network": 'annotations={"k8s.v1.cni.cncf.io/networks": "NAME"}',
     "priority": "priority_class=NAME, or workload_priority=NAME for Kueue",
     "priority_class_name": "priority_class=NAME",
@@ -57,6 +57,10 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
         "how close together Kueue places the pods of a role: required:LEVEL, preferred:LEVEL or "
         "unconstrained, where LEVEL is the label of nodes, such as topology.k8s.aws/network-node-layer-3",
         default=None,
+    )
+    gang: bool = option(
+        "place all pods of a role at once with Kubernetes' own PodGroups; refused where the cluster has none",
+        default=False,
     )
     context: str | None = option(
         "context of the kubeconfig; its current one by default", default=None, needs_trust=DESTINATION

@@ -45,6 +45,8 @@ from shunter.system.identity import user_name
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 VOLCANO_API = "batch.volcano.sh/v1alpha1"
+#: Replaced at the submission by the version that the cluster has.
+PODGROUP_API = "scheduling.k8s.io/v1beta1"
 REDACTED = "<redacted>"
 #: The variable with the number of a pod's attempt, and where the Job controller and JobSet's have it.
 #: https://kubernetes.io/docs/reference/labels-annotations-taints/#batch-kubernetes-io-job-index-failure-count
@@ -177,7 +179,7 @@ class _ObjectPlan:
         """Make all objects."""
         _check_retries(self.app, self.kind)
         running = {JOB: self._jobs, JOBSET: self._jobset, VOLCANO: self._volcano}[self.kind]()
-        manifests = [*self._secret(), *self._service(), *running]
+        manifests = [*self._secret(), *self._service(), *self._pod_groups(), *running]
         check_manifests(manifests)
         return KubernetesJob(
             self.name,
@@ -287,6 +289,20 @@ class _ObjectPlan:
         metadata = self._metadata(self.name)
         return [{"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}]
 
+    def _pod_groups(self) -> list[dict[str, Any]]:
+        """Return Kubernetes' own pod groups, each of which is placed as a whole."""
+        if not self.opts.gang or self.kind != JOB:
+            return []
+        return [
+            {
+                "apiVersion": PODGROUP_API,
+                "kind": "PodGroup",
+                "metadata": self._metadata(self._job_name(part)),
+                "spec": {"schedulingPolicy": {"gang": {"minCount": role.min_replicas or role.num_replicas}}},
+            }
+            for role, part in zip(self.app.roles, self.parts, strict=True)
+        ]
+
     # ---- pods
 
     def _job_name(self, part: str) -> str:
@@ -319,6 +335,8 @@ class _ObjectPlan:
         for old, ours in names.OLD_LABELS.items():
             if ours in labels:
                 labels[old] = labels[ours]
+        if self.opts.gang and self.kind == JOB:
+            pod["spec"]["schedulingGroup"] = {"podGroupName": self._job_name(part)}
         if self.opts.topology:
             kind, _, level = self.opts.topology.partition(":")
             notes = pod["metadata"].setdefault("annotations", {})
@@ -329,10 +347,10 @@ class _ObjectPlan:
         role = self.app.roles[index]
         per_replica = self._counts_by_index(role)
         most = self.opts.max_running
-        if most is not None and (most < 1 or self.kind != JOB or not per_replica):
+        if most is not None and (most < 1 or self.kind != JOB or not per_replica or self.opts.gang):
             raise ConfigError(
                 f"max_running={most} is not possible: it is for Jobs whose replicas start one by one",
-                hint="Give the role the retry policy replica, and leave other kinds out.",
+                hint="Give the role the retry policy replica, and leave gang and other kinds out.",
             )
         spec: dict[str, Any] = {
             "completionMode": "Indexed",
@@ -498,7 +516,7 @@ def _ignored(role: Role, kind: str) -> list[str]:
     if kind == VOLCANO or role.min_replicas in (None, role.num_replicas):
         return []
     text = f"role {role.name!r}: min_replicas={role.min_replicas} is ignored: the job waits for all replicas"
-    return [f"{text}; Volcano (queue=NAME) honours it"]
+    return [f"{text}; Volcano (queue=NAME) and gang=true honour it"]
 
 
 def as_jobset(job: KubernetesJob, app: AppDef, cfg: Mapping[str, Any], session: str) -> KubernetesJob:

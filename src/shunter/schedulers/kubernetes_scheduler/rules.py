@@ -14,7 +14,7 @@ from typing import Any
 
 from shunter.errors import did_you_mean, refuse
 from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.options import KINDS, VOLCANO, KubernetesOpts
+from shunter.schedulers.kubernetes_scheduler.options import JOB, KINDS, VOLCANO, KubernetesOpts
 
 _QUANTITY = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[EPTGMk]i?|Ki|[munE]|[eE][+-]?\d+)?")
 _RESTARTS = ("Never", "OnFailure", "Always")
@@ -92,6 +92,13 @@ def _queue_problems(opts: KubernetesOpts) -> Iterator[str]:
             yield f"{name} is for Kueue: give local_queue too"
     if opts.local_queue and not names.is_label_value(opts.local_queue):
         yield f"local_queue {opts.local_queue!r} is too long for a label"
+    if opts.gang and opts.kind not in (None, JOB):
+        yield f"gang is for kind=job; {opts.kind} places the pods of a job together by itself"
+    if opts.gang and (opts.queue or opts.local_queue):
+        yield (
+            "gang is for the cluster's own scheduler: leave out queue and local_queue, which place "
+            "jobs as a whole"
+        )
     if opts.final_exit_codes and (opts.kind == VOLCANO or opts.queue):
         yield "final_exit_codes: Volcano does not tell exit codes apart; use kind=jobset or kind=job"
     if opts.retry and (opts.kind == VOLCANO or opts.queue):

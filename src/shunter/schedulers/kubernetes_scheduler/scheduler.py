@@ -54,7 +54,7 @@ from shunter.schedulers.kubernetes_scheduler.options import JOBSET, REPLACED, Ku
 from shunter.schedulers.kubernetes_scheduler.pod_command import run_in_pod
 from shunter.schedulers.kubernetes_scheduler.reasons import main_container, pod_reason
 from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob, as_jobset, make_request
-from shunter.schedulers.kubernetes_scheduler.submission import check_served, submit, try_out
+from shunter.schedulers.kubernetes_scheduler.submission import adapt, submit, try_out
 from shunter.schedulers.lines import all_replicas, check_combined, check_replicas
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -84,7 +84,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         mounts=ALL_MOUNTS,
         retries=ALL_RETRIES,
         notes={
-            "elastic": "with Volcano",
+            "elastic": "with Volcano or gang=true",
             "retries": "replica; all with JobSet or Volcano",
             "notify": "train.script",
             "hangs": "train.script",
@@ -145,8 +145,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         server = self._server(job.context, job.kubeconfig)
         if job.may_be_jobset and info.app is not None and GROUP_OF_KIND[JOBSET] in server.groups():
             job = as_jobset(job, info.app, info.cfg, self.session_name)
-        check_served(server, job)
-        info.request = job
+        info.request = adapt(server, job)
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         """Make the job's objects, exactly once.

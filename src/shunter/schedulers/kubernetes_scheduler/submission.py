@@ -1,7 +1,7 @@
 """Creating a job's objects exactly once, and cleaning up if that fails.
 
 Names are unique, so a request whose answer was lost is simply repeated: "AlreadyExists" then means that the
-first one arrived. The Secret and the Service come first, since pods wait for them; when the
+first one arrived. The Secret, the Service and the PodGroups come first, since pods wait for them; when the
 Jobs exist, they become the owners, so that the cluster removes all of it together.
 """
 
@@ -26,25 +26,28 @@ from shunter.schedulers.kubernetes_scheduler.observe import (
     selector,
 )
 from shunter.schedulers.kubernetes_scheduler.options import JOB, JOBSET, VOLCANO
-from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob
+from shunter.schedulers.kubernetes_scheduler.request import PODGROUP_API, KubernetesJob
 from shunter.schedulers.kubernetes_scheduler.rules import pod_templates
 
 _NEEDED = {
     JOBSET: "JobSet (https://jobset.sigs.k8s.io)",
     VOLCANO: "Volcano (https://volcano.sh)",
 }
+_SCHEDULING = "scheduling.k8s.io"
+_PODGROUP_VERSIONS = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
 
 
-def check_served(server: ApiServer, job: KubernetesJob) -> None:
-    """Check that the cluster has what the job needs.
+def adapt(server: ApiServer, job: KubernetesJob) -> KubernetesJob:
+    """Check that the cluster has what the job needs, and return it in the versions that the cluster serves.
 
     Raises:
-        ConfigError: it lacks JobSet, Volcano or Kueue.
+        ConfigError: it lacks JobSet, Volcano, Kueue or PodGroups.
         KubernetesError: it cannot be asked.
     """
+    needs_groups = any(each["kind"] == "PodGroup" for each in job.manifests)
     queued = any(names.QUEUE_LABEL in names.labels_of(each) for each in job.running())
-    if job.kind == JOB and not queued:
-        return
+    if job.kind == JOB and not needs_groups and not queued:
+        return job
     groups = server.groups()
     if job.kind in GROUP_OF_KIND and GROUP_OF_KIND[job.kind] not in groups:
         raise ConfigError(
@@ -57,6 +60,28 @@ def check_served(server: ApiServer, job: KubernetesJob) -> None:
             "local_queue; nothing was sent",
             hint="Leave local_queue out.",
         )
+    if not needs_groups:
+        return job
+    version = _podgroup_version(server)
+    for each in job.manifests:
+        if each["kind"] == "PodGroup":
+            each["apiVersion"] = f"{_SCHEDULING}/{version}"
+    return job
+
+
+def _podgroup_version(server: ApiServer) -> str:
+    served = server.groups().get(_SCHEDULING) or []
+    for version in _PODGROUP_VERSIONS:
+        if version in served:
+            kinds = (server.find(f"/apis/{_SCHEDULING}/{version}") or {}).get("resources") or []
+            if any(each.get("name") == "podgroups" for each in kinds):
+                return version
+    raise ConfigError(
+        f"gang=true needs the PodGroups of Kubernetes ({PODGROUP_API}), and {server.connection.server} does "
+        "not serve them; nothing was sent",
+        hint="They are off by default (feature gate GenericWorkload). Kueue (local_queue=NAME) and Volcano "
+        "(queue=NAME) place jobs as a whole too.",
+    )
 
 
 def path_of(manifest: dict[str, Any]) -> str:
@@ -123,6 +148,7 @@ _FIELDS = {
     "completionMode": ("role of several replicas", "1.24"),
     "backoffLimitPerIndex": ("retry of a single replica", "1.29"),
     "podFailurePolicy": ("end by final_exit_codes or retry by class", "1.26"),
+    "schedulingGroup": ("placing together by gang=true", ""),
 }
 
 
@@ -143,10 +169,11 @@ def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[s
     needed = [name for name in lost if name in _FIELDS and _needs(manifest["spec"], name)]
     if needed:
         purpose, version = _FIELDS[needed[0]]
+        since = f"Kubernetes {version} and later have it." if version else "Its feature may be turned off."
         raise ConfigError(
             f"the cluster {server.describe_version()} ignores the field {needed[0]} of Jobs, without which "
             f"there is no {purpose}; no job was made",
-            hint=f"Kubernetes {version} and later have it.",
+            hint=since,
         )
     if lost:
         warnings.warn(
