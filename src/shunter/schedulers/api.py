@@ -151,7 +151,7 @@ class Scheduler(ABC, Generic[T]):
             UnknownAppException: there is no such job to wait for.
         """
         validate_app(app)
-        warnings = list(start_toolkits(app, self.backend, self.capabilities, self._toolkit_place))
+        warnings = start_toolkits(app, self.backend, self.capabilities, self._toolkit_place)
         resolved = self.run_opts().resolve(cfg)
         self._validate(app, resolved)
         warnings += check_needs(self.backend, self.capabilities, app)

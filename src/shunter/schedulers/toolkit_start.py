@@ -51,6 +51,7 @@ def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_
     Raises:
         ConfigError: the scheduler cannot bring the toolkit to the job, or a channel's data are missing.
     """
+    warnings: list[str] = []
     for role in app.roles:
         prefix = [role.entrypoint]
         translate: Callable[[list[str]], list[str]] = list
@@ -59,7 +60,7 @@ def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_
                 place = place_of(role)
                 prefix = _start_training(role, place, backend, is_local=capabilities.is_local)
                 if place is not None and place.base:
-                    yield from _uses_of_opt_ml(role)
+                    warnings += _uses_of_opt_ml(role)
         elif role.metadata.get(PROGRAM_KEY) in PROGRAMS:
             place = place_of(role)
             if place is not None and place.base:  # in an image, the packages installed there run it
@@ -71,6 +72,7 @@ def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_
             run_own_command(
                 role, [[*prefix, *translate(point["args"])] for point in points_of(role.metadata)]
             )
+    return warnings
 
 
 def _start_training(role: Role, place: ToolkitPlace | None, backend: str, *, is_local: bool) -> list[str]:

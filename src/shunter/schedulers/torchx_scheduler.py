@@ -88,7 +88,7 @@ class TorchXScheduler(Scheduler["Any"]):
         A workspace is built now, since the request names the resulting image.
         """
         validate_app(app)
-        warnings = list(start_toolkits(app, self.backend, self.capabilities, self._toolkit_place))
+        warnings = start_toolkits(app, self.backend, self.capabilities, self._toolkit_place)
         resolved = self._resolved(cfg)
         if not isinstance(workspace, Workspace):
             workspace = Workspace.from_str(workspace)
