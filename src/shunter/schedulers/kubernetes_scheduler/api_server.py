@@ -398,7 +398,7 @@ class Watch:
         params: labelSelector, ....
         stop: an event that ends it, at the latest when the server ends a watch.
         clock: the time.
-        seconds: how long the server holds a watch open.
+        seconds: how long the server holds a watch open; `close` alone does not wake a thread that reads it.
     """
 
     def __init__(
