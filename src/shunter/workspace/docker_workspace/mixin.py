@@ -152,7 +152,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             return inspect_image(self.docker, image) is not None
         reference = Reference.parse(image)
         with RegistryClient(reference.registry) as client:
-            return client.manifest_digest(reference.repository, reference.selector) is not None
+            return client.manifest(reference.repository, reference.selector) is not None
 
     def _repository(self, workspace: Workspace, cfg: Mapping[str, Any]) -> str:
         given = cfg.get("image_repo") or ""
