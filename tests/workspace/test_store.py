@@ -130,17 +130,26 @@ def test_content_that_changed_is_not_kept(store: Store, taken: Snapshot, project
     assert store.read_blob(taken.manifest.by_path["data/big"].digest) is None
 
 
-@pytest.mark.parametrize("kind", ["manifests", "sources"])
-def test_damaged_documents_are_not_used(store: Store, taken: Snapshot, kind: str) -> None:
+def test_damaged_documents_are_not_used(store: Store, taken: Snapshot) -> None:
+    store.add(taken)
+    for kind in ("manifests", "blobs"):
+        for path in Path(store.root, kind).rglob("*"):
+            if path.is_file():
+                path.write_bytes(path.read_bytes()[:-3])
+    assert store.manifest(taken.manifest.fingerprint) is None
+    assert store.read_blob(taken.manifest.by_path["twin"].digest) is None
+
+
+def test_small_files_are_kept_for_comparisons(
+    store: Store, taken: Snapshot, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_store, "LARGEST_SOURCE", 100)
+    write(project, {"run.sh": "changed meanwhile"})
     store.keep_sources(taken)
-    store.put_manifest(taken.manifest)
-    for path in Path(store.root, kind).rglob("*"):
-        if path.is_file():
-            path.write_bytes(path.read_bytes()[:-3])
-    if kind == "manifests":
-        assert store.manifest(taken.manifest.fingerprint) is None
-    else:
-        assert store.read_blob(taken.manifest.by_path["twin"].digest) is None
+    entries = taken.manifest.by_path
+    assert store.read_blob(entries["twin"].digest) == b"echo hi"
+    assert store.read_blob(entries["data/big"].digest) is None
+    assert not store.has_all(taken.manifest)
 
 
 # ---- what jobs do to their directories

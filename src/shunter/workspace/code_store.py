@@ -4,7 +4,6 @@
 
     STATE/workspaces/
         blobs/AA/DIGEST.MODE        a file's content, with the mode it has in workspaces (octal)
-        sources/AA/DIGEST           a small file's content, kept for comparisons only, compressed
         manifests/FINGERPRINT.json.z
         index/                      digests of files that have not changed (`hashing`)
         views/ID/                   the working directory of one local job (`directory_shipment`)
@@ -155,7 +154,7 @@ class Store:
         return all(self._is_sound(entry) for entry in manifest.entries if entry.kind == "file")
 
     def keep_sources(self, snapshot: Snapshot) -> None:
-        """Keep the small files of a workspace, for comparisons; does nothing if the disk is full.
+        """Keep the small files of a workspace that is shipped elsewhere, for comparisons, if there is room.
 
         Files up to 256 KiB, the smallest first, 20 MiB in all. A file that has been changed meanwhile is
         left out.
@@ -167,21 +166,12 @@ class Store:
                 left -= entry.size
                 if left < 0:
                     return
-                path = self._source_path(entry.digest)
-                if os.path.exists(path) or self._is_sound(entry):
-                    continue
-                with contextlib.suppress(WorkspaceChangedError):
-                    self._write(path, zlib.compress(b"".join(snapshot.read(entry)), 1))
+                if not self._is_sound(entry):
+                    with contextlib.suppress(WorkspaceChangedError):
+                        self._add_blob(snapshot, entry)
 
     def read_blob(self, digest: str) -> bytes | None:
         """Return the content that has this digest; None if it is not kept, or has been damaged."""
-        try:
-            with open(self._source_path(digest), "rb") as file:
-                data = zlib.decompress(file.read())
-            if hashlib.sha256(data).hexdigest() == digest:
-                return data
-        except (OSError, zlib.error):
-            pass
         directory = os.path.join(self.root, "blobs", digest[:2])
         for name in _names(directory):
             if name.startswith(f"{digest}."):
@@ -281,14 +271,12 @@ class Store:
         paths = [self._manifest_path(name) for name in self.fingerprints() if name not in keep]
         freed = sum(_remove(path) for path in paths if _age(path, now) >= older_than)
         files: set[str] = set()
-        digests: set[str] = set()
         for fingerprint in self.fingerprints():
             manifest = self.manifest(fingerprint)
             for entry in manifest.entries if manifest is not None else ():
                 if entry.kind == "file":
                     files.add(os.path.basename(self.blob_path(entry)))
-                    digests.add(entry.digest)
-        for folder, wanted in (("blobs", files), ("sources", digests), ("manifests", None)):
+        for folder, wanted in (("blobs", files), ("manifests", None)):
             for path in _files(os.path.join(self.root, folder)):
                 name = os.path.basename(path)
                 needed = not name.startswith(".") if wanted is None else name in wanted
@@ -311,9 +299,6 @@ class Store:
 
     def _manifest_path(self, fingerprint: str) -> str:
         return os.path.join(self.root, "manifests", f"{fingerprint}.json.z")
-
-    def _source_path(self, digest: str) -> str:
-        return os.path.join(self.root, "sources", digest[:2], digest)
 
     def _is_sound(self, entry: Entry) -> bool:
         try:
