@@ -10,10 +10,9 @@ import pytest
 from shunter.docker.image_reference import Reference
 from shunter.errors import ConfigError
 from shunter.image_registry.image_manifest import own_platform
-from shunter.image_registry.push import append_layer
 from shunter.image_registry.registry_errors import RegistryAuthError, RegistryError
 from tests.registry.conftest import LOGIN
-from tests.registry.images import layer_file, push_image, push_index, with_layer
+from tests.registry.images import append_layer, layer_file, push_image, push_index, with_layer
 from tests.registry.proxies import Fault, http_proxy
 from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
 from tests.registry.test_blobs import Recorder
