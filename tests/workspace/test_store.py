@@ -106,22 +106,6 @@ def test_frozen_code_by_the_beginning_of_its_fingerprint(
         store.find("")
 
 
-def test_holes_stay_holes(store: Store, project: Path, tmp_path: Path) -> None:
-    size = 64 << 20
-    with open(project / "sparse", "wb") as file:
-        for at, text in ((3 << 20, b"in the middle"), (size - 5, b"end\n")):
-            file.seek(at)
-            file.write(text)
-        file.truncate(size)
-    taken = take(project)
-    store.add(taken)
-    store.materialize(taken.manifest, str(tmp_path / "made"), private=True)
-    entry = taken.manifest.by_path["sparse"]
-    for path in (store.blob_path(entry), tmp_path / "made" / "sparse"):
-        assert os.stat(path).st_blocks * 512 < 1 << 20
-    assert content(tmp_path / "made") == taken.manifest
-
-
 def test_content_that_changed_is_not_kept(store: Store, taken: Snapshot, project: Path) -> None:
     write(project, {"data/big": b"y" * SMALLEST_LINK})
     with pytest.raises(WorkspaceChangedError):

@@ -22,6 +22,7 @@ import fcntl
 import hashlib
 import itertools
 import os
+import shutil
 import stat
 import time
 import zlib
@@ -46,10 +47,7 @@ MOST_SOURCES = 20 * 1024 * 1024
 BLOB_TIME_NS = 1_000_000_000 * 1_000_000_000
 #: Smaller files are copied: a link costs as much, and a job could write into it.
 SMALLEST_LINK = 64 * 1024
-#: Zeros of this length, on its boundaries, become holes.
-_HOLE = 64 * 1024
 _PIECE = 1 << 20
-_ZEROS = bytes(_HOLE)
 _NO_CLONE = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
 )
@@ -310,13 +308,12 @@ class Store:
 
     def _add_blob(self, snapshot: Snapshot, entry: Entry) -> None:
         with self._new_file(self.blob_path(entry)) as temporary:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb", buffering=0):
+            with open(_create(temporary), "wb") as file:
                 for chunk in snapshot.read(entry):
-                    _write_sparsely(descriptor, chunk)
-                os.ftruncate(descriptor, entry.size)
-                os.fchmod(descriptor, entry.mode)
-                os.utime(descriptor, ns=(BLOB_TIME_NS, BLOB_TIME_NS))
+                    file.write(chunk)
+                file.flush()
+                os.fchmod(file.fileno(), entry.mode)
+                os.utime(file.fileno(), ns=(BLOB_TIME_NS, BLOB_TIME_NS))
 
     def _write(self, path: str, data: bytes) -> None:
         with self._new_file(path) as temporary, open(temporary, "xb") as file:
@@ -430,31 +427,12 @@ def _link(blob: str, path: str) -> bool:
 
 
 def _copy(source: int, path: str, entry: Entry) -> None:
-    target = _create(path)
-    try:
-        left = entry.size
-        while left:
-            content = os.read(source, min(left, _PIECE))
-            if not content:
-                raise StateStoreError(f"the stored content of {entry.path} is truncated")
-            _write_sparsely(target, content)
-            left -= len(content)
-        os.ftruncate(target, entry.size)
-        os.fchmod(target, entry.mode)
-    finally:
-        os.close(target)
-
-
-def _write_sparsely(descriptor: int, content: bytes) -> None:
-    """Write to a new file, with holes for blocks of zeros. The caller sets the file's length at the end."""
-    view = memoryview(content)
-    for at in range(0, len(content), _HOLE):
-        block = view[at : at + _HOLE]
-        if content.startswith(_ZEROS[: len(block)], at):
-            os.lseek(descriptor, len(block), os.SEEK_CUR)
-            continue
-        while block:
-            block = block[os.write(descriptor, block) :]
+    with open(_create(path), "wb") as target, open(source, "rb", closefd=False) as content:
+        shutil.copyfileobj(content, target, _PIECE)
+        if target.tell() != entry.size:
+            raise StateStoreError(f"the stored content of {entry.path} does not have its length")
+        target.flush()
+        os.fchmod(target.fileno(), entry.mode)
 
 
 def _store_error(attempt: str, path: str, error: OSError) -> StateStoreError:
