@@ -307,13 +307,12 @@ class Store:
         return untouched and info.st_size == entry.size
 
     def _add_blob(self, snapshot: Snapshot, entry: Entry) -> None:
-        with self._new_file(self.blob_path(entry)) as temporary:
-            with open(_create(temporary), "wb") as file:
-                for chunk in snapshot.read(entry):
-                    file.write(chunk)
-                file.flush()
-                os.fchmod(file.fileno(), entry.mode)
-                os.utime(file.fileno(), ns=(BLOB_TIME_NS, BLOB_TIME_NS))
+        with self._new_file(self.blob_path(entry)) as temporary, open(_create(temporary), "wb") as file:
+            for chunk in snapshot.read(entry):
+                file.write(chunk)
+            file.flush()
+            os.fchmod(file.fileno(), entry.mode)
+            os.utime(file.fileno(), ns=(BLOB_TIME_NS, BLOB_TIME_NS))
 
     def _write(self, path: str, data: bytes) -> None:
         with self._new_file(path) as temporary, open(temporary, "xb") as file:
