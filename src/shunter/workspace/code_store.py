@@ -152,11 +152,12 @@ class Store:
         return all(self._is_sound(entry) for entry in manifest.entries if entry.kind == "file")
 
     def keep_sources(self, snapshot: Snapshot) -> None:
-        """Keep the small files of a workspace that is shipped elsewhere, for comparisons, if there is room.
+        """Keep the manifest of a workspace that is shipped elsewhere, and its small files for comparisons.
 
         Files up to 256 KiB, the smallest first, 20 MiB in all. A file that has been changed meanwhile is
         left out.
         """
+        self.put_manifest(snapshot.manifest)
         left = MOST_SOURCES
         small = [e for e in snapshot.manifest.entries if e.kind == "file" and e.size <= LARGEST_SOURCE]
         with contextlib.suppress(StateStoreError), self._locked():

@@ -66,9 +66,7 @@ class ImageShipment:
                 progress.step("the workspace has changed; reading it again")
                 self._code = JobCode(code.workspace, with_toolkit=code.toolkit is not None)
         if self._code.snapshot is not None:
-            store = Store()
-            store.put_manifest(self._code.snapshot.manifest)
-            store.keep_sources(self._code.snapshot)
+            Store().keep_sources(self._code.snapshot)
         return pinned
 
     def _make_all(self, progress: Progress) -> dict[str, str]:
