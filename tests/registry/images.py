@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import hashlib
 import io
@@ -22,8 +23,10 @@ from shunter.image_registry.image_manifest import (
     OCI_MANIFEST,
     encode_config,
     own_platform,
+    read_image,
 )
-from shunter.image_registry.push import LayerFile
+from shunter.image_registry.push import LayerFile, push_layers
+from shunter.progress import Silent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,3 +135,20 @@ def with_layer(layer: LayerFile, label: str = "shipped") -> Any:
         return config
 
     return configure
+
+
+def append_layer(
+    base, target, layers, configure, platform=None, progress=None, *, environ=None, patience=90, clients=None
+):
+    """Push an image of a registry with layers on top; ``configure`` changes its configuration."""
+    told = progress or Silent()
+    make = clients or (lambda host: RegistryClient(host, environ=environ, patience=patience, progress=told))
+    source = make(base.registry)
+    destination = source if base.registry == target.registry else make(target.registry)
+    try:
+        image = read_image(source, base, platform)
+        config = configure(copy.deepcopy(image.config))
+        return push_layers(source, destination, image, target, layers, config, told)
+    finally:
+        source.close()
+        destination.close()

@@ -10,10 +10,9 @@ import pytest
 from shunter.docker.image_reference import Reference
 from shunter.errors import ConfigError
 from shunter.image_registry.image_manifest import own_platform
-from shunter.image_registry.push import append_layer
 from shunter.image_registry.registry_errors import RegistryAuthError, RegistryError
 from tests.registry.conftest import LOGIN
-from tests.registry.images import layer_file, push_image, push_index, with_layer
+from tests.registry.images import append_layer, layer_file, push_image, push_index, with_layer
 from tests.registry.proxies import Fault, http_proxy
 from tests.registry.server import PASSWORD, USER, RegistryServer, docker_config, htpasswd
 from tests.registry.test_blobs import Recorder
@@ -76,7 +75,7 @@ def test_kind_of_the_base_is_kept(logged_in, client, repo, layer, kind):
         "size": layer.size,
     }
     assert config["rootfs"]["diff_ids"][-1] == layer.diff_id
-    assert client.manifest_digest(f"{repo}-job", "v1") == found.digest
+    assert client.manifest(f"{repo}-job", "v1").digest == found.digest
     names = {"org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"}
     if kind == "oci":
         assert document["annotations"] == dict(
@@ -163,7 +162,7 @@ def test_base_is_not_replaced_by_its_own_offspring(logged_in, client, repo, laye
     before = push_image(client, repo, "v1", [{"a": b"1"}])
     with pytest.raises(ConfigError, match="would be replaced"):
         append_layer(ref(logged_in, repo), ref(logged_in, repo), [layer], with_layer(layer))
-    assert client.manifest_digest(repo, "v1") == before
+    assert client.manifest(repo, "v1").digest == before
 
 
 def test_absent_base(logged_in, client, repo, layer):

@@ -220,7 +220,7 @@ def test_redirected_download_does_not_carry_the_login(registry, client, connect,
 
         with http_proxy(registry.port, send_away) as front:
             front_client = connect(front.host)
-            assert front_client.manifest_digest(repo, "none") is None  # by now it is logged in
+            assert front_client.manifest(repo, "none") is None  # by now it is logged in
             assert front_client.read_blob(repo, sha256(content), 1 << 20) == content
             assert "Authorization" in front.of("GET", "/blobs/")[-1].headers
         (seen,) = store.seen
@@ -307,6 +307,6 @@ def test_insecure_registries_are_named_in_the_environment(connect):
 
 def test_secrets_are_in_no_repr(registry, connect):
     client = connect(registry.host)
-    client.manifest_digest("a/b", "c")
+    client.manifest("a/b", "c")
     shown = repr(vars(client)) + repr(client._auth) + repr(client._auth.credentials)
     assert PASSWORD not in shown

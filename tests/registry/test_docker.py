@@ -14,10 +14,9 @@ from shunter.docker.credentials import login_environment
 from shunter.docker.image_reference import Reference
 from shunter.docker.images import pull_image, remove
 from shunter.errors import BackendError
-from shunter.image_registry.push import append_layer
 from shunter.progress import Silent
 from tests.backends import need
-from tests.registry.images import busybox, push_image, tar_of, with_layer
+from tests.registry.images import append_layer, busybox, push_image, tar_of, with_layer
 from tests.registry.server import docker_config
 from tests.registry.test_append import layer, ref  # noqa: F401
 from tests.workspace.machines import Told

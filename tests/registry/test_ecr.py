@@ -91,6 +91,6 @@ def test_login_to_a_registry_with_a_token_of_aws(aws, connect, repo, tmp_path):
             env = {**os.environ, "http_proxy": f"http://{proxy.host}"}
             client = connect(HOST, None, environ=env, insecure=True)
             digest = push_image(client, repo, "v1", [{"a": b"1"}])
-            assert client.manifest_digest(repo, "v1") == digest
+            assert client.manifest(repo, "v1").digest == digest
     finally:
         server.stop()

@@ -8,9 +8,8 @@ import subprocess
 
 import pytest
 
-from shunter.image_registry.push import append_layer
 from shunter.image_registry.registry_errors import RegistryError, RegistryUnavailableError
-from tests.registry.images import layer_file, push_image, sha256, with_layer
+from tests.registry.images import append_layer, layer_file, push_image, sha256, with_layer
 from tests.registry.proxies import FakeTime, Fault, cutting_proxy, http_proxy
 from tests.registry.server import RegistryServer, htpasswd
 from tests.registry.test_append import ref

@@ -175,6 +175,6 @@ def test_ipv6(tmp_path, connect, repo):
     try:
         client = connect(server.host)
         digest = push_image(client, repo, "v1", [{"a": os.urandom(2 << 20)}])
-        assert client.manifest_digest(repo, "v1") == digest
+        assert client.manifest(repo, "v1").digest == digest
     finally:
         server.stop()

@@ -194,7 +194,7 @@ def test_what_is_read_is_what_was_hashed(project: Path, change: str) -> None:
 
 def _read_for_ever(project: Path) -> None:
     while True:  # a reading that happens to come between two writes succeeds
-        snapshot(Workspace({str(project): ""}), cache=False)
+        snapshot(Workspace({str(project): ""}))
 
 
 def test_a_file_that_never_stands_still(project: Path) -> None:

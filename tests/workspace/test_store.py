@@ -106,22 +106,6 @@ def test_frozen_code_by_the_beginning_of_its_fingerprint(
         store.find("")
 
 
-def test_holes_stay_holes(store: Store, project: Path, tmp_path: Path) -> None:
-    size = 64 << 20
-    with open(project / "sparse", "wb") as file:
-        for at, text in ((3 << 20, b"in the middle"), (size - 5, b"end\n")):
-            file.seek(at)
-            file.write(text)
-        file.truncate(size)
-    taken = take(project)
-    store.add(taken)
-    store.materialize(taken.manifest, str(tmp_path / "made"), private=True)
-    entry = taken.manifest.by_path["sparse"]
-    for path in (store.blob_path(entry), tmp_path / "made" / "sparse"):
-        assert os.stat(path).st_blocks * 512 < 1 << 20
-    assert content(tmp_path / "made") == taken.manifest
-
-
 def test_content_that_changed_is_not_kept(store: Store, taken: Snapshot, project: Path) -> None:
     write(project, {"data/big": b"y" * SMALLEST_LINK})
     with pytest.raises(WorkspaceChangedError):
@@ -130,17 +114,26 @@ def test_content_that_changed_is_not_kept(store: Store, taken: Snapshot, project
     assert store.read_blob(taken.manifest.by_path["data/big"].digest) is None
 
 
-@pytest.mark.parametrize("kind", ["manifests", "sources"])
-def test_damaged_documents_are_not_used(store: Store, taken: Snapshot, kind: str) -> None:
+def test_damaged_documents_are_not_used(store: Store, taken: Snapshot) -> None:
+    store.add(taken)
+    for kind in ("manifests", "blobs"):
+        for path in Path(store.root, kind).rglob("*"):
+            if path.is_file():
+                path.write_bytes(path.read_bytes()[:-3])
+    assert store.manifest(taken.manifest.fingerprint) is None
+    assert store.read_blob(taken.manifest.by_path["twin"].digest) is None
+
+
+def test_small_files_are_kept_for_comparisons(
+    store: Store, taken: Snapshot, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_store, "LARGEST_SOURCE", 100)
+    write(project, {"run.sh": "changed meanwhile"})
     store.keep_sources(taken)
-    store.put_manifest(taken.manifest)
-    for path in Path(store.root, kind).rglob("*"):
-        if path.is_file():
-            path.write_bytes(path.read_bytes()[:-3])
-    if kind == "manifests":
-        assert store.manifest(taken.manifest.fingerprint) is None
-    else:
-        assert store.read_blob(taken.manifest.by_path["twin"].digest) is None
+    entries = taken.manifest.by_path
+    assert store.read_blob(entries["twin"].digest) == b"echo hi"
+    assert store.read_blob(entries["data/big"].digest) is None
+    assert not store.has_all(taken.manifest)
 
 
 # ---- what jobs do to their directories

@@ -1,4 +1,4 @@
 """Images in registries, by the OCI distribution API, without a Docker daemon.
 
-Not here: the daemon's images (`docker.image_store`); how code gets into an image (`workspace.images`).
+Not here: the daemon's images (`docker.images`); how code gets into an image (`workspace.images`).
 """

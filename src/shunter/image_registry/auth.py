@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
+from urllib.request import parse_http_list
 
 from shunter.docker.credentials import Credentials, EcrHost, login_line
 from shunter.image_registry.registry_errors import (
@@ -24,12 +25,9 @@ from shunter.image_registry.registry_errors import (
 )
 from shunter.url_client import UrlClient
 
-_CHALLENGE = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?=[\s,]|$)(?!\s*=)")
-_SEPARATORS = re.compile(r"[\s,]*")
-_WORD = re.compile(r"[^\s,]*")
-_PARAMETER = re.compile(
-    r'\s*(?P<key>[A-Za-z][A-Za-z0-9_-]*)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s,"]*))\s*,?'
-)
+#: A scheme that stands before the first of its parameters, or alone.
+_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?:\s+(?P<rest>.+))?", re.DOTALL)
+_PARAMETER = re.compile(r"(?P<key>[A-Za-z][A-Za-z0-9_-]*)\s*=\s*(?P<value>.*)", re.DOTALL)
 CLIENT_ID = "shunter"
 
 
@@ -54,36 +52,19 @@ def parse_challenges(header: str) -> list[Challenge]:
     What is not of this form is skipped.
     """
     challenges: list[Challenge] = []
-    position = 0
-    while (position := _skip(_SEPARATORS, header, position)) < len(header):
-        scheme = _CHALLENGE.match(header, position)
-        if scheme is None:
-            position = max(position + 1, _skip(_WORD, header, position))
-            continue
-        position, parameters = scheme.end(), {}
-        while (match := _PARAMETER.match(header, position)) is not None:
-            quoted = match["quoted"]
-            value = match["plain"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-            parameters[match["key"].lower()] = value
-            position = match.end()
-        challenges.append(Challenge(scheme["scheme"].lower(), parameters))
+    for item in parse_http_list(header):
+        if _PARAMETER.fullmatch(item) is None and (scheme := _SCHEME.fullmatch(item)) is not None:
+            challenges.append(Challenge(scheme["scheme"].lower(), {}))
+            item = scheme["rest"] or ""
+        parameter = _PARAMETER.fullmatch(item)
+        if parameter is not None and challenges:
+            challenges[-1].parameters[parameter["key"].lower()] = _unquoted(parameter["value"])
     return challenges
 
 
-def _skip(pattern: re.Pattern[str], text: str, position: int) -> int:
-    match = pattern.match(text, position)
-    return position if match is None else match.end()
-
-
-def merged_scopes(ours: tuple[str, ...], asked: str) -> list[str]:
-    """Return our scopes, and those that a challenge asks for beyond them."""
-    return [*ours, *(scope for scope in asked.split() if not any(_covers(own, scope) for own in ours))]
-
-
-def _covers(ours: str, theirs: str) -> bool:
-    name, _, actions = ours.rpartition(":")
-    other, _, wanted = theirs.rpartition(":")
-    return name == other and set(wanted.split(",")) <= set(actions.split(","))
+def _unquoted(value: str) -> str:
+    is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) if is_quoted else value
 
 
 class Authorizer:
@@ -174,7 +155,9 @@ class Authorizer:
                 f"cannot log in to {self._registry}: its token server {realm!r} does not use https",
                 status=401,
             )
-        wanted = merged_scopes(scopes, challenge.parameters.get("scope", ""))
+        names = {scope.rpartition(":")[0] for scope in scopes}
+        asked = challenge.parameters.get("scope", "").split()
+        wanted = [*scopes, *(scope for scope in asked if scope.rpartition(":")[0] not in names)]
         document = self._ask(realm, challenge.parameters.get("service", ""), wanted)
         token = document.get("token") or document.get("access_token")
         if not isinstance(token, str) or not token:

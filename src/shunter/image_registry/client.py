@@ -139,23 +139,6 @@ class RegistryClient:
 
         return self.patiently(ask, purpose)
 
-    def manifest_digest(self, repository: str, selector: str) -> str | None:
-        """Return the digest that a tag has, without fetching anything; None if there is no such manifest."""
-        purpose = Purpose("pull", self.registry, repository)
-        path = f"/v2/{repository}/manifests/{selector}"
-        headers = {"Accept": ", ".join(MANIFEST_TYPES)}
-
-        def ask() -> tuple[bool, str]:
-            answer = self.attempt("HEAD", path, purpose, headers, ok=(200, 404))
-            self.document(answer)
-            return answer.status == 200, answer.headers.get("docker-content-digest", "")
-
-        there, digest = self.patiently(ask, purpose)
-        if not there or digest:
-            return digest or None
-        document = self.manifest(repository, selector)
-        return document.digest if document else None
-
     def put_manifest(self, repository: str, selector: str, body: bytes, media_type: str) -> str:
         """Store a manifest under a tag or its digest; returns its digest. What it refers to must be there."""
         purpose = Purpose("push", self.registry, repository)

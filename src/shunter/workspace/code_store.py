@@ -4,7 +4,6 @@
 
     STATE/workspaces/
         blobs/AA/DIGEST.MODE        a file's content, with the mode it has in workspaces (octal)
-        sources/AA/DIGEST           a small file's content, kept for comparisons only, compressed
         manifests/FINGERPRINT.json.z
         index/                      digests of files that have not changed (`hashing`)
         views/ID/                   the working directory of one local job (`directory_shipment`)
@@ -23,6 +22,7 @@ import fcntl
 import hashlib
 import itertools
 import os
+import shutil
 import stat
 import time
 import zlib
@@ -47,10 +47,7 @@ MOST_SOURCES = 20 * 1024 * 1024
 BLOB_TIME_NS = 1_000_000_000 * 1_000_000_000
 #: Smaller files are copied: a link costs as much, and a job could write into it.
 SMALLEST_LINK = 64 * 1024
-#: Zeros of this length, on its boundaries, become holes.
-_HOLE = 64 * 1024
 _PIECE = 1 << 20
-_ZEROS = bytes(_HOLE)
 _NO_CLONE = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
 )
@@ -155,11 +152,12 @@ class Store:
         return all(self._is_sound(entry) for entry in manifest.entries if entry.kind == "file")
 
     def keep_sources(self, snapshot: Snapshot) -> None:
-        """Keep the small files of a workspace, for comparisons; does nothing if the disk is full.
+        """Keep the manifest of a workspace that is shipped elsewhere, and its small files for comparisons.
 
         Files up to 256 KiB, the smallest first, 20 MiB in all. A file that has been changed meanwhile is
         left out.
         """
+        self.put_manifest(snapshot.manifest)
         left = MOST_SOURCES
         small = [e for e in snapshot.manifest.entries if e.kind == "file" and e.size <= LARGEST_SOURCE]
         with contextlib.suppress(StateStoreError), self._locked():
@@ -167,21 +165,12 @@ class Store:
                 left -= entry.size
                 if left < 0:
                     return
-                path = self._source_path(entry.digest)
-                if os.path.exists(path) or self._is_sound(entry):
-                    continue
-                with contextlib.suppress(WorkspaceChangedError):
-                    self._write(path, zlib.compress(b"".join(snapshot.read(entry)), 1))
+                if not self._is_sound(entry):
+                    with contextlib.suppress(WorkspaceChangedError):
+                        self._add_blob(snapshot, entry)
 
     def read_blob(self, digest: str) -> bytes | None:
         """Return the content that has this digest; None if it is not kept, or has been damaged."""
-        try:
-            with open(self._source_path(digest), "rb") as file:
-                data = zlib.decompress(file.read())
-            if hashlib.sha256(data).hexdigest() == digest:
-                return data
-        except (OSError, zlib.error):
-            pass
         directory = os.path.join(self.root, "blobs", digest[:2])
         for name in _names(directory):
             if name.startswith(f"{digest}."):
@@ -281,14 +270,12 @@ class Store:
         paths = [self._manifest_path(name) for name in self.fingerprints() if name not in keep]
         freed = sum(_remove(path) for path in paths if _age(path, now) >= older_than)
         files: set[str] = set()
-        digests: set[str] = set()
         for fingerprint in self.fingerprints():
             manifest = self.manifest(fingerprint)
             for entry in manifest.entries if manifest is not None else ():
                 if entry.kind == "file":
                     files.add(os.path.basename(self.blob_path(entry)))
-                    digests.add(entry.digest)
-        for folder, wanted in (("blobs", files), ("sources", digests), ("manifests", None)):
+        for folder, wanted in (("blobs", files), ("manifests", None)):
             for path in _files(os.path.join(self.root, folder)):
                 name = os.path.basename(path)
                 needed = not name.startswith(".") if wanted is None else name in wanted
@@ -312,9 +299,6 @@ class Store:
     def _manifest_path(self, fingerprint: str) -> str:
         return os.path.join(self.root, "manifests", f"{fingerprint}.json.z")
 
-    def _source_path(self, digest: str) -> str:
-        return os.path.join(self.root, "sources", digest[:2], digest)
-
     def _is_sound(self, entry: Entry) -> bool:
         try:
             info = os.lstat(self.blob_path(entry))
@@ -324,14 +308,12 @@ class Store:
         return untouched and info.st_size == entry.size
 
     def _add_blob(self, snapshot: Snapshot, entry: Entry) -> None:
-        with self._new_file(self.blob_path(entry)) as temporary:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb", buffering=0):
-                for chunk in snapshot.read(entry):
-                    _write_sparsely(descriptor, chunk)
-                os.ftruncate(descriptor, entry.size)
-                os.fchmod(descriptor, entry.mode)
-                os.utime(descriptor, ns=(BLOB_TIME_NS, BLOB_TIME_NS))
+        with self._new_file(self.blob_path(entry)) as temporary, open(_create(temporary), "wb") as file:
+            for chunk in snapshot.read(entry):
+                file.write(chunk)
+            file.flush()
+            os.fchmod(file.fileno(), entry.mode)
+            os.utime(file.fileno(), ns=(BLOB_TIME_NS, BLOB_TIME_NS))
 
     def _write(self, path: str, data: bytes) -> None:
         with self._new_file(path) as temporary, open(temporary, "xb") as file:
@@ -445,31 +427,12 @@ def _link(blob: str, path: str) -> bool:
 
 
 def _copy(source: int, path: str, entry: Entry) -> None:
-    target = _create(path)
-    try:
-        left = entry.size
-        while left:
-            content = os.read(source, min(left, _PIECE))
-            if not content:
-                raise StateStoreError(f"the stored content of {entry.path} is truncated")
-            _write_sparsely(target, content)
-            left -= len(content)
-        os.ftruncate(target, entry.size)
-        os.fchmod(target, entry.mode)
-    finally:
-        os.close(target)
-
-
-def _write_sparsely(descriptor: int, content: bytes) -> None:
-    """Write to a new file, with holes for blocks of zeros. The caller sets the file's length at the end."""
-    view = memoryview(content)
-    for at in range(0, len(content), _HOLE):
-        block = view[at : at + _HOLE]
-        if content.startswith(_ZEROS[: len(block)], at):
-            os.lseek(descriptor, len(block), os.SEEK_CUR)
-            continue
-        while block:
-            block = block[os.write(descriptor, block) :]
+    with open(_create(path), "wb") as target, open(source, "rb", closefd=False) as content:
+        shutil.copyfileobj(content, target, _PIECE)
+        if target.tell() != entry.size:
+            raise StateStoreError(f"the stored content of {entry.path} does not have its length")
+        target.flush()
+        os.fchmod(target.fileno(), entry.mode)
 
 
 def _store_error(attempt: str, path: str, error: OSError) -> StateStoreError:

@@ -47,14 +47,12 @@ class Index:
 
     Args:
         root: the project's directory.
-        enabled: whether to remember anything.
     """
 
-    def __init__(self, root: str, *, enabled: bool = True) -> None:
+    def __init__(self, root: str) -> None:
         name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:32]
         self._path = os.path.join(state_dir(), "workspaces", "index", name)
-        self._enabled = enabled
-        self._known: dict[str, list[Any]] = _load(self._path) if enabled else {}
+        self._known: dict[str, list[Any]] = _load(self._path)
         self._used: dict[str, list[Any]] = {}
         self._changed = False
 
@@ -72,13 +70,13 @@ class Index:
 
         ``began_ns`` is when reading it began.
         """
-        if self._enabled and is_settled(info, began_ns):
+        if is_settled(info, began_ns):
             self._used[path] = [*key_of(info), digest]
             self._changed = True
 
     def save(self) -> None:
         """Save the digests of the files that were looked up or read."""
-        if not self._enabled or not (self._changed or len(self._used) != len(self._known)):
+        if not self._changed and len(self._used) == len(self._known):
             return
         body = json.dumps(self._used, separators=(",", ":")).encode("ascii")
         temporary = f"{self._path}.{os.getpid()}.{time.monotonic_ns()}.tmp"

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 Kind = Literal["file", "link", "dir"]
 
@@ -84,30 +84,14 @@ class Manifest:
         """How many bytes all files have together."""
         return sum(entry.size for entry in self.entries)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"format": FORMAT, "fingerprint": self.fingerprint, "entries": [list(e) for e in self.entries]}
-
-    @classmethod
-    def from_json(cls, data: Any) -> Manifest:
-        """Return the manifest from the result of `to_json`.
-
-        Raises:
-            ValueError: it is something else, or has been damaged.
-        """
-        try:
-            if data["format"] != FORMAT:
-                raise ValueError(f"the manifest's format is {data['format']!r}")
-            manifest = cls(Entry(*row) for row in data["entries"])
-            if manifest.fingerprint != data["fingerprint"]:
-                raise ValueError("the manifest does not have its fingerprint")
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"this is not a manifest: {error!r}") from error
-        return manifest
-
     def dumps(self) -> bytes:
         """Return it as JSON text."""
-        return json.dumps(self.to_json(), separators=(",", ":")).encode("ascii")
+        value = {
+            "format": FORMAT,
+            "fingerprint": self.fingerprint,
+            "entries": [list(e) for e in self.entries],
+        }
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
 
     @classmethod
     def loads(cls, data: bytes) -> Manifest:
@@ -116,7 +100,16 @@ class Manifest:
         Raises:
             ValueError: it is something else, or has been damaged.
         """
-        return cls.from_json(json.loads(data))
+        value = json.loads(data)
+        try:
+            if value["format"] != FORMAT:
+                raise ValueError(f"the manifest's format is {value['format']!r}")
+            manifest = cls(Entry(*row) for row in value["entries"])
+            if manifest.fingerprint != value["fingerprint"]:
+                raise ValueError("the manifest does not have its fingerprint")
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this is not a manifest: {error!r}") from error
+        return manifest
 
     @staticmethod
     def compare(old: Manifest, new: Manifest) -> Changes:

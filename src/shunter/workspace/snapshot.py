@@ -79,13 +79,11 @@ class Snapshot:
             raise WorkspaceChangedError(path) from error
 
 
-def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) -> Snapshot:
+def snapshot(workspace: Workspace) -> Snapshot:
     """Select and hash the files of a workspace; for a frozen one, return the stored snapshot.
 
     Args:
         workspace: its projects. One that was not asked for (``implicit``) must look like a project.
-        cache: whether to trust digests of files that have not changed since they were last read.
-        progress: receives the steps.
 
     Raises:
         WorkspaceError: a project is not a directory, an ignore file does not parse, two projects have the
@@ -93,8 +91,6 @@ def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) 
     """
     if workspace.frozen:
         return kept_snapshot(workspace.frozen)
-    if progress is not None:
-        progress.step("reading the workspace")
     places = _places(workspace)
     if workspace.implicit:
         for source in places:
@@ -102,7 +98,7 @@ def snapshot(workspace: Workspace, *, cache: bool = True, progress: Any = None) 
     selections = {source: select(source) for source in places}
     if workspace.implicit:
         _check_implicit_size(selections)
-    return _snapshot_of(selections, places, cache=cache)
+    return _snapshot_of(selections, places)
 
 
 def kept_snapshot(beginning: str, store: Store | None = None) -> Snapshot:
@@ -165,11 +161,11 @@ def _check_implicit_size(selections: Mapping[str, Selection]) -> None:
     )
 
 
-def _snapshot_of(selections: Mapping[str, Selection], places: Mapping[str, str], *, cache: bool) -> Snapshot:
+def _snapshot_of(selections: Mapping[str, Selection], places: Mapping[str, str]) -> Snapshot:
     report, merged = Report(), _Merged()
     for source, selection in selections.items():
         prefix = f"{places[source]}/" if places[source] else ""
-        merged.add(source, prefix, _entries(selection, prefix, places, cache=cache))
+        merged.add(source, prefix, _entries(selection, prefix, places))
         report.add(selection.report, prefix)
     report.problems.sort()
     manifest = Manifest(merged.entries.values())
@@ -211,10 +207,10 @@ def _parents(prefix: str) -> list[Entry]:
     return [Entry("/".join(parts[: depth + 1]), "dir", 0o755) for depth in range(len(parts))]
 
 
-def _entries(selection: Selection, prefix: str, places: Mapping[str, str], *, cache: bool) -> list[Entry]:
+def _entries(selection: Selection, prefix: str, places: Mapping[str, str]) -> list[Entry]:
     entries = [Entry(prefix + path, "dir", mode) for path, mode in selection.directories.items()]
     entries += _links(selection, prefix, places)
-    index = Index(selection.root, enabled=cache)
+    index = Index(selection.root)
     unknown = []
     for path, info in selection.files:
         digest = index.digest(path, info)

@@ -99,4 +99,4 @@ def test_nothing_is_pushed_where_the_queue_or_the_credentials_do_not_hold(
     assert still.count("DescribeJobQueues") == len(still.calls) == 1
     planned = Reference.parse(info.request.job_def["containerProperties"]["image"])
     with RegistryClient(planned.registry) as client:
-        assert client.manifest_digest(planned.repository, planned.selector) is None
+        assert client.manifest(planned.repository, planned.selector) is None

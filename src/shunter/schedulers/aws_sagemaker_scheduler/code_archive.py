@@ -305,9 +305,7 @@ class CodePackage:
     def keep(self) -> None:
         """Keep the manifest, and the small files for comparisons, on this machine."""
         if self.snapshot is not None and not isinstance(self.snapshot, _LostSnapshot):
-            store = Store()
-            store.put_manifest(self.snapshot.manifest)
-            store.keep_sources(self.snapshot)
+            Store().keep_sources(self.snapshot)
 
     def close(self) -> None:
         """Remove the clone."""

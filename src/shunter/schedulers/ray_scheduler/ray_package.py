@@ -100,9 +100,7 @@ class RayPackage:
             else:
                 break
         if self._snapshot is not None:
-            store = Store()
-            store.put_manifest(self._snapshot.manifest)
-            store.keep_sources(self._snapshot)
+            Store().keep_sources(self._snapshot)
         return {planned: self.uri}
 
     def _send(self, progress: Progress) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from shunter.docker.command import DockerCommand
 from shunter.docker.image_reference import Reference, image_problem
-from shunter.docker.images import inspect_image
-from shunter.errors import BackendError, ConfigError, InvalidRunConfigException, ShunterError
+from shunter.docker.images import inspect_image, push_image, tag
+from shunter.errors import ConfigError, InvalidRunConfigException, ShunterError
 from shunter.image_registry.client import RegistryClient
 from shunter.progress import Silent
 from shunter.specs.app import NO_IMAGE, AppDef, Role
@@ -123,8 +122,8 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             if not workspace and not toolkit:
                 continue
             _check_image(role, code)
-            tag = code.key(role.image, with_toolkit=toolkit, platform=cfg.get("platform"))
-            planned = f"{repository or LOCAL_REPOSITORY}:{tag}"
+            key = code.key(role.image, with_toolkit=toolkit, platform=cfg.get("platform"))
+            planned = f"{repository or LOCAL_REPOSITORY}:{key}"
             wanted[planned] = WantedImage(role.image, toolkit, planned)
             role.image = planned
         destination = ImageDestination(
@@ -152,7 +151,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             return inspect_image(self.docker, image) is not None
         reference = Reference.parse(image)
         with RegistryClient(reference.registry) as client:
-            return client.manifest_digest(reference.repository, reference.selector) is not None
+            return client.manifest(reference.repository, reference.selector) is not None
 
     def _repository(self, workspace: Workspace, cfg: Mapping[str, Any]) -> str:
         given = cfg.get("image_repo") or ""
@@ -228,35 +227,18 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         return images
 
     def push_images(self, images_to_push: Mapping[str, tuple[str, str]]) -> None:
-        """Push what `dryrun_push_images` returned, with a client of docker-py.
+        """Push what `dryrun_push_images` returned.
 
         Raises:
             BackendError: the registry did not take an image.
         """
-        for image, (repository, tag) in images_to_push.items():
-            images = self._docker_client.images
-            images.get(image).tag(repository, tag=tag)
-            print_push_events(images.push(repository, tag=tag, stream=True, decode=True))
+        for image, (repository, name) in images_to_push.items():
+            tag(self.docker, image, f"{repository}:{name}")
+            push_image(self.docker, f"{repository}:{name}", Silent())
 
 
 class NoRepositoryError(ConfigError, KeyError):
     """An image would have to be pushed, and ``image_repo`` is not set. A `KeyError`, as TorchX raises."""
-
-
-def print_push_events(events: Iterable[Mapping[str, Any]], stream: TextIO = sys.stderr) -> None:
-    """Print what the Docker daemon reports while it pushes, each status once.
-
-    Raises:
-        BackendError: it reports an error.
-    """
-    last = None
-    for event in events:
-        if "error" in event:
-            raise BackendError(f"the image could not be pushed: {event['error']}")
-        status = event.get("status")
-        if status and status != last:
-            stream.write(f"{status}\n")
-            last = status
 
 
 def _check_image(role: Role, code: JobCode) -> None:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import collections
 import os
-import re
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from shunter.docker.command import DockerCommand, refusal
@@ -25,7 +24,6 @@ from shunter.progress import Progress
 SHOWN_LINES = 25
 #: How long an interrupted build may take to end by itself.
 ENDING_SECONDS = 10.0
-_STEP = re.compile(r"^Step \d+/\d+ : ")
 
 
 def nameable(docker: DockerCommand, image: str) -> str:
@@ -141,30 +139,19 @@ class BuildOutput:
     def __init__(self, progress: Progress, quiet: bool = True) -> None:
         self._progress = progress
         self._quiet = quiet
-        self._last: collections.deque[str] = collections.deque(maxlen=SHOWN_LINES)
-        self._step = ""
+        self.last_lines: collections.deque[str] = collections.deque(maxlen=SHOWN_LINES)
 
     def add(self, text: str) -> None:
         """Take some lines."""
         for line in text.splitlines():
-            line = line.rstrip()
-            if not line:
-                continue
-            if _STEP.match(line):
-                self._step = line
-            self._last.append(line)
-            if not self._quiet:
-                self._progress.output(line)
-
-    def last_lines(self) -> Iterator[str]:
-        """Yield the step that the build is in, and its last lines."""
-        if self._step and self._step not in self._last:
-            yield self._step
-        yield from self._last
+            if line.strip():
+                self.last_lines.append(line.rstrip())
+                if not self._quiet:
+                    self._progress.output(line.rstrip())
 
 
 def _failed(dockerfile: str, reason: str, output: BuildOutput) -> BackendError:
-    lines = list(output.last_lines())
+    lines = list(output.last_lines)
     if any(map(is_out_of_space, lines)):
         return out_of_space("cannot build the image", lines[-1].strip())
     if lines and isinstance(error := refusal(lines[-1]), EngineUnavailableError):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
-from shunter.errors import ShunterError, WorkspaceChangedError
-from shunter.parallel import for_all
+from shunter.errors import WorkspaceChangedError
 from shunter.progress import Progress
 from shunter.workspace.code_store import Store
 from shunter.workspace.images.image_content import JobCode
@@ -18,9 +16,6 @@ from shunter.workspace.images.make_image import (
 )
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.shipment import ATTEMPTS, Report
-
-#: Images that are made at the same time.
-AT_ONCE = 4
 
 
 class ImageShipment:
@@ -71,46 +66,12 @@ class ImageShipment:
                 progress.step("the workspace has changed; reading it again")
                 self._code = JobCode(code.workspace, with_toolkit=code.toolkit is not None)
         if self._code.snapshot is not None:
-            store = Store()
-            store.put_manifest(self._code.snapshot.manifest)
-            store.keep_sources(self._code.snapshot)
+            Store().keep_sources(self._code.snapshot)
         return pinned
 
     def _make_all(self, progress: Progress) -> dict[str, str]:
-        stoppable = _StoppableProgress(progress)
-
-        def make(wanted: WantedImage) -> str:
-            return CodeImage(wanted, self._code, self._destination, stoppable).make()
-
-        made = for_all(make, self._wanted, workers=AT_ONCE, on_failure=stoppable.stop)
-        return {wanted.planned: image for wanted, image in zip(self._wanted, made, strict=True)}
-
-
-class _StoppedError(ShunterError):
-    """Another image could not be made, so that this one is not needed."""
-
-
-class _StoppableProgress:
-    """Passes progress on until it is stopped; from then on, reporting progress raises an error."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._stopped = threading.Event()
-        # a program's output is read to its end
-        self.output = progress.output
-        self.done = progress.done
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def step(self, text: str) -> None:
-        self._check()
-        self._progress.step(text)
-
-    def advance(self, label: str, done: int, total: int) -> None:
-        self._check()
-        self._progress.advance(label, done, total)
-
-    def _check(self) -> None:
-        if self._stopped.is_set():
-            raise _StoppedError("it was stopped")
+        """Make one image after the other: they share most of the work, and few jobs have several."""
+        return {
+            wanted.planned: CodeImage(wanted, self._code, self._destination, progress).make()
+            for wanted in self._wanted
+        }

@@ -26,7 +26,7 @@ from shunter.workspace.images.image_config import (
 )
 from shunter.workspace.images.image_content import JobCode
 from shunter.workspace.images.layer import tar_stream
-from shunter.workspace.images.patch_in_daemon import DaemonPatch
+from shunter.workspace.images.patch_in_daemon import patch_in_daemon
 from shunter.workspace.images.patch_in_registry import RegistryPatch
 
 #: Repository of patched images in a daemon.
@@ -135,8 +135,9 @@ class CodeImage:
                 has = (known.get("Config") or {}).get("Labels") or {}
                 if all(has.get(name) == labels.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT)):
                     return str(known["Id"])
-            patch = DaemonPatch(self._docker, base, cargo, labels, self._roots, cache, self._progress)
-            image = patch.make(self._local_name)
+            image = patch_in_daemon(
+                self._docker, base, cargo, self._local_name, labels, self._roots, cache, self._progress
+            )
         self._progress.done(f"made {image[:19]}: {self._wanted.image} with the code")
         return image
 

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,7 @@ from shunter.image_registry.image_manifest import (
     read_config,
     read_image,
 )
-from shunter.image_registry.push import LayerFile, append_layer
-from shunter.image_registry.registry_errors import RegistryError
+from shunter.image_registry.push import LayerFile, push_layers
 from shunter.progress import Progress
 from shunter.workspace.images.base_files import RegistryFiles
 from shunter.workspace.images.image_cache import Anchor, ImageCache
@@ -92,50 +91,51 @@ class RegistryPatch:
             BackendError: this machine's disk is full.
         """
         base, target = self._base, self._target
-        with RegistryClient(base.registry, progress=self._progress) as client:
-            image = read_image(client, base, self._platform)
+        with (
+            RegistryClient(base.registry, progress=self._progress) as source,
+            RegistryClient(target.registry, progress=self._progress) as other,
+        ):
+            destination = source if base.registry == target.registry else other
+            image = read_image(source, base, self._platform)
             below = (image.config.get("config") or {}).get("Labels")
             if base.digest and base.name == target.name and self._cargo.is_in(below, self._labels):
                 return str(base)
             self._labels = {**self._labels, LABEL_BASE: image.manifest["config"]["digest"]}
-            pinned = self._find_pushed()
+            pinned = self._find_pushed(destination)
             if pinned:
                 return pinned
             workdir = working_dir(image.config)
             # an image that names no working directory is unlikely to have the default one
             usual = [*_USUAL, DEFAULT_WORKING_DIR[1:]] if workdir == DEFAULT_WORKING_DIR else _USUAL
-            files = RegistryFiles(client, image, self._cache, usual)
+            files = RegistryFiles(source, image, self._cache, usual)
             content = self._cargo.compose(workdir, files.lookup)
-        return self._push(image, workdir, content)
+            key = (image.manifest["config"]["digest"], workdir, self._roots, target.name)
+            with _work_folder() as folder:
+                layers = self._delta(destination, content, key, folder)
+                if layers is None:
+                    layers = [self._write(content, os.path.join(folder, "layer.tar.gz"))]
+                config = self._configuration(image, workdir, layers)
+                pinned = push_layers(source, destination, image, target, layers, config, self._progress)
+            if layers[0].path:
+                self._cache.set_anchor(Anchor(content.entries, layer=replace(layers[0], path="")), *key)
+            return pinned
 
-    def _find_pushed(self) -> str:
+    def _find_pushed(self, destination: RegistryClient) -> str:
         """Return the image pinned, if it is in its registry with its labels; else ""."""
         target = self._target
-        with RegistryClient(target.registry, progress=self._progress) as client:
-            document = client.manifest(target.repository, target.selector)
-            if document is None or document.media_type not in IMAGES:
-                return ""
-            manifest = parse_object(document.body, f"the manifest of {target}")
-            check_manifest(manifest, f"the manifest of {target}")
-            config = read_config(client, target, manifest)
+        document = destination.manifest(target.repository, target.selector)
+        if document is None or document.media_type not in IMAGES:
+            return ""
+        manifest = parse_object(document.body, f"the manifest of {target}")
+        check_manifest(manifest, f"the manifest of {target}")
+        config = read_config(destination, target, manifest)
         has = (config.get("config") or {}).get("Labels") or {}
         same = all(has.get(name) == self._labels.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT))
         return str(target.pinned(document.digest)) if same else ""
 
-    def _push(self, image: RegistryImage, workdir: str, content: LayerContent) -> str:
-        key = (image.manifest["config"]["digest"], workdir, self._roots, self._target.name)
-        with _work_folder() as folder:
-            layers = self._delta(content, key, folder)
-            if layers is not None:
-                with contextlib.suppress(_AnchorGoneError):
-                    return self._append(image, workdir, layers)
-            path = os.path.join(folder, "layer.tar.gz")
-            layer = self._write(content, path)
-            pinned = self._append(image, workdir, [layer])
-            self._cache.set_anchor(Anchor(content.entries, layer=replace(layer, path="")), *key)
-            return pinned
-
-    def _delta(self, content: LayerContent, key: tuple[object, ...], folder: str) -> list[LayerFile] | None:
+    def _delta(
+        self, destination: RegistryClient, content: LayerContent, key: tuple[object, ...], folder: str
+    ) -> list[LayerFile] | None:
         """Return the anchor and what goes on top of it; None where the whole layer is to be made."""
         anchor = self._cache.anchor(*key)
         if anchor is None or anchor.layer is None:
@@ -143,9 +143,8 @@ class RegistryPatch:
         changed = changed_entries(anchor.entries, content.entries)
         if changed is None or not is_small(changed, content.entries):
             return None
-        with RegistryClient(self._target.registry, progress=self._progress) as client:
-            if not client.blob_exists(self._target.repository, anchor.layer.digest):
-                return None
+        if not destination.blob_exists(self._target.repository, anchor.layer.digest):
+            return None
         layers = [anchor.layer]
         if changed:
             path = os.path.join(folder, "delta.tar.gz")
@@ -160,31 +159,17 @@ class RegistryPatch:
             content, path, advance=lambda done: self._progress.advance("packing the layer", done, total)
         )
 
-    def _append(self, image: RegistryImage, workdir: str, layers: list[LayerFile]) -> str:
-        def configure(config: dict[str, Any]) -> dict[str, Any]:
-            own = (config.get("config") or {}).get("WorkingDir", "")
-            return add_layers(
-                config,
-                [layer.diff_id for layer in layers],
-                workdir=workdir if self._cargo.entries is not None else own,
-                labels=self._labels,
-                history=HISTORY[: len(layers)],
-            )
-
-        # exactly the image that was inspected, though its tag may be another's by now
-        exact = replace(self._base, digest=image.selected_digest)
-        try:
-            return append_layer(
-                exact, self._target, layers, configure, platform=image.platform, progress=self._progress
-            )
-        except RegistryError as error:
-            if error.status in (400, 404) and not layers[0].path:
-                raise _AnchorGoneError from error
-            raise
-
-
-class _AnchorGoneError(Exception):
-    """The registry has removed the anchor's blob since it was asked."""
+    def _configuration(
+        self, image: RegistryImage, workdir: str, layers: Sequence[LayerFile]
+    ) -> dict[str, Any]:
+        own = (image.config.get("config") or {}).get("WorkingDir", "")
+        return add_layers(
+            image.config,
+            [layer.diff_id for layer in layers],
+            workdir=workdir if self._cargo.entries is not None else own,
+            labels=self._labels,
+            history=HISTORY[: len(layers)],
+        )
 
 
 @contextlib.contextmanager
