@@ -280,3 +280,16 @@ class SecretFilter:
         ):
             return setting[1] + self._replace(setting[2], setting[3])
         return self.text(word)
+
+
+def secrets_in(*values: Any) -> set[str]:
+    """Return the secrets in JSON values or lists of arguments."""
+    secrets: set[str] = set()
+
+    def collect(name: str, secret: str) -> str:
+        secrets.add(secret)
+        return "***"
+
+    for value in values:
+        SecretFilter(collect).json(value)
+    return secrets
