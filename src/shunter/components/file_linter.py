@@ -131,10 +131,12 @@ def require_clean(path: str, fn_name: str) -> None:
     """
     errors = [message for message in validate(path, fn_name) if message.name != _MISSING]
     if errors:
-        shown = os.path.relpath(path) if os.path.abspath(path).startswith(os.getcwd() + os.sep) else path
+        display_path = (
+            os.path.relpath(path) if os.path.abspath(path).startswith(os.getcwd() + os.sep) else path
+        )
         raise ComponentValidationException(
             f"the component {fn_name} cannot be used; {len(errors)} problem{'s' * (len(errors) > 1)}:\n"
-            + "\n".join(f"  {shown}:{message.line}: {message.description}" for message in errors)
+            + "\n".join(f"  {display_path}:{message.line}: {message.description}" for message in errors)
         )
 
 

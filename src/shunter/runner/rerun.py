@@ -98,8 +98,8 @@ def _recover(
     missing: set[str] = set()
     app = restore(record.app, os.environ, missing)
     old = record.cfg if scheduler == record.scheduler else {}
-    kept = {key: value for key, value in old.items() if key not in (cfg or {})}
-    options = {**restore(kept, os.environ, missing), **(cfg or {})}
+    unchanged = {key: value for key, value in old.items() if key not in (cfg or {})}
+    options = {**restore(unchanged, os.environ, missing), **(cfg or {})}
     if missing:
         raise missing_secrets_error(f"the job {record.handle or record.name}", missing)
     return from_json(AppDef, app), options
@@ -118,10 +118,10 @@ def _keep_failed(app: AppDef, status: AppStatus | None) -> None:
             hint="Repeat the whole job: leave --failed out.",
         )
     replicas = [] if status is None else list(status.replicas())
-    failed = {each.id for each in replicas if each.state.name in ("FAILED", "CANCELLED")}
+    failed = {replica.id for replica in replicas if replica.state.name in ("FAILED", "CANCELLED")}
     points = points_of(role.metadata)
-    kept = [point for index, point in enumerate(points) if index in failed]
-    if not kept:
+    remaining = [point for index, point in enumerate(points) if index in failed]
+    if not remaining:
         raise nothing_failed()
-    role.metadata[SWEEP_KEY] = {"points": kept}
-    role.num_replicas = len(kept)
+    role.metadata[SWEEP_KEY] = {"points": remaining}
+    role.num_replicas = len(remaining)
