@@ -286,7 +286,7 @@ class Runner:
 
         Args:
             app_handle: the job to repeat.
-            changes: see `repeated`.
+            changes: see `rerun.repeated`.
 
         Raises:
             UnknownAppException: it is not in the history.
@@ -294,27 +294,9 @@ class Runner:
         """
         return self.submit(self.repeated(app_handle, **changes))
 
-    def repeated(
-        self,
-        app_handle: AppHandle,
-        *,
-        scheduler: str | None = None,
-        cfg: Mapping[str, Any] | None = None,
-        workspace: Workspace | str | None = None,
-        after: Sequence[str] = (),
-        only_failed: bool = False,
-    ) -> Submission:
-        """Return the submission that repeats a job of the history.
-
-        Args:
-            app_handle: the job to repeat.
-            scheduler: another scheduler; the old options are then left out.
-            cfg: options that replace the old ones.
-            workspace: other code than the job had.
-            after: jobs to wait for, see `Submission`. Those of the original job are not taken over.
-            only_failed: whether to repeat only those points of a sweep that failed or were cancelled.
-        """
-        return repeated(self, app_handle, scheduler, cfg, workspace, after, only_failed)
+    def repeated(self, app_handle: AppHandle, **changes: Any) -> Submission:
+        """Return the submission that repeats a job of the history, with changes: see `rerun.repeated`."""
+        return repeated(self, app_handle, **changes)
 
     def app_of(self, submission: Submission) -> AppDef:
         """Return the job of a submission: its own, or what its component makes."""

@@ -36,13 +36,24 @@ class KeepsImages(Protocol):
 def repeated(
     runner: Runner,
     app_handle: str,
+    *,
     scheduler: str | None = None,
     cfg: Mapping[str, Any] | None = None,
     workspace: Workspace | str | None = None,
     after: Sequence[str] = (),
     only_failed: bool = False,
 ) -> Submission:
-    """Return the submission that repeats a job of the history; see `Runner.rerun`."""
+    """Return the submission that repeats a job of the history.
+
+    Args:
+        runner: has the history and the schedulers.
+        app_handle: the job to repeat.
+        scheduler: another scheduler; the old options are then left out.
+        cfg: options that replace the old ones.
+        workspace: other code than the job had.
+        after: jobs to wait for, see `Submission`. Those of the original job are not taken over.
+        only_failed: whether to repeat only those points of a sweep that failed or were cancelled.
+    """
     record = recorded(runner.history, app_handle, "repeat")
     name = scheduler or record.scheduler
     app, options = _recover(record, name, cfg)
