@@ -60,14 +60,9 @@ class Redactor(secret_rules.SecretFilter):
 
 def secrets_in(value: Any) -> set[str]:
     """Return the secrets in JSON values or in a list of arguments, and the parts of those with commas."""
-    secrets: set[str] = set()
-
-    def collect(name: str, secret: str) -> str:
-        secrets.update((secret, *secret.split(",")))  # a sweep's points have the parts
-        return REDACTED
-
-    secret_rules.SecretFilter(collect).json(value)
-    return {secret for secret in secrets if len(secret) >= SHORTEST_GIVEN_SECRET}
+    secrets = secret_rules.secrets_in(value)
+    parts = {part for secret in secrets for part in secret.split(",")}  # a sweep's points have the parts
+    return {secret for secret in secrets | parts if len(secret) >= SHORTEST_GIVEN_SECRET}
 
 
 def redact_text(text: str) -> str:

@@ -93,7 +93,7 @@ def test_return_annotations(write: Write, returns: str) -> None:
 def test_functions_that_are_not_there(write: Write) -> None:
     path = write(
         "jobs.py",
-        "if True:\n    def job() -> AppDef:\n        'J.'\n",
+        "def job() -> AppDef:\n    'J.'\n",
     )
     assert problems(path) == []
     ((severity, _, text),) = problems(path, "jbo")

@@ -82,8 +82,8 @@ class Options:
 
     def spellings(self) -> list[str]:
         """Return the options as shown in suggestions and completion."""
-        shown = [p.options[0] for p in self.parameters.values()]
-        return shown + [f"--no-{p.options[0].lstrip('-')}" for p in self.negations.values()]
+        spellings = [p.options[0] for p in self.parameters.values()]
+        return spellings + [f"--no-{p.options[0].lstrip('-')}" for p in self.negations.values()]
 
 
 class Reader:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,36 +35,25 @@ class LinterMessage:
 
 
 class SourceFile:
-    """A parsed file. ``message`` is set instead when it cannot be read or parsed."""
+    """The functions of a file, in its order. ``message`` is set instead when it cannot be read or parsed."""
 
     def __init__(self, path: str) -> None:
         self.functions: list[Function] = []
         self.message: LinterMessage | None = None
         try:
-            self.functions = [*_functions_of(ast.parse(read_regular_file(path), path))]
+            module = ast.parse(read_regular_file(path), path)
+            self.functions = [node for node in module.body if isinstance(node, Function)]
         except OSError as error:
             self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
-        except (RecursionError, MemoryError):
-            self.message = LinterMessage("SourceFile", "it does not parse: it is nested too deeply", 0, 0)
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line, char = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
-            text = f"it does not parse: {getattr(error, 'msg', error)}"
+            reason = getattr(error, "msg", None) or str(error) or "it is nested too deeply"
+            text = f"it does not parse: {reason}"
             self.message = LinterMessage("SourceFile", text, line, char)
 
     def function(self, name: str) -> Function | None:
         """Return the last definition of a function."""
         return next((node for node in reversed(self.functions) if node.name == name), None)
-
-
-def _functions_of(module: ast.Module) -> Iterator[Function]:
-    """Yield the functions of a module, also those under ``if`` and ``try``, but not in others."""
-    blocks: deque[ast.AST] = deque([module])
-    while blocks:
-        for node in ast.iter_child_nodes(blocks.popleft()):
-            if isinstance(node, Function):
-                yield node
-            elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
-                blocks.append(node)
 
 
 def component_functions(path: str | None) -> dict[str, str]:
@@ -131,10 +119,12 @@ def require_clean(path: str, fn_name: str) -> None:
     """
     errors = [message for message in validate(path, fn_name) if message.name != _MISSING]
     if errors:
-        shown = os.path.relpath(path) if os.path.abspath(path).startswith(os.getcwd() + os.sep) else path
+        display_path = (
+            os.path.relpath(path) if os.path.abspath(path).startswith(os.getcwd() + os.sep) else path
+        )
         raise ComponentValidationException(
             f"the component {fn_name} cannot be used; {len(errors)} problem{'s' * (len(errors) > 1)}:\n"
-            + "\n".join(f"  {shown}:{message.line}: {message.description}" for message in errors)
+            + "\n".join(f"  {display_path}:{message.line}: {message.description}" for message in errors)
         )
 
 

@@ -143,8 +143,8 @@ class Runner:
             UnknownSchedulerException: there is none.
         """
         if name not in self._schedulers:
-            made = self._factory(name)(self._name, **self._scheduler_params)
-            scheduler = as_scheduler(made, name, self._name)
+            created = self._factory(name)(self._name, **self._scheduler_params)
+            scheduler = as_scheduler(created, name, self._name)
             scheduler.backend = name  # the name in handles, whatever its class calls itself
             scheduler.context = RunnerContext(self, scheduler)
             self._schedulers[name] = scheduler
@@ -287,7 +287,7 @@ class Runner:
 
         Args:
             app_handle: the job to repeat.
-            changes: see `repeated`.
+            changes: see `rerun.repeated`.
 
         Raises:
             UnknownAppException: it is not in the history.
@@ -295,27 +295,9 @@ class Runner:
         """
         return self.submit(self.repeated(app_handle, **changes))
 
-    def repeated(
-        self,
-        app_handle: AppHandle,
-        *,
-        scheduler: str | None = None,
-        cfg: Mapping[str, Any] | None = None,
-        workspace: Workspace | str | None = None,
-        after: Sequence[str] = (),
-        only_failed: bool = False,
-    ) -> Submission:
-        """Return the submission that repeats a job of the history.
-
-        Args:
-            app_handle: the job to repeat.
-            scheduler: another scheduler; the old options are then left out.
-            cfg: options that replace the old ones.
-            workspace: other code than the job had.
-            after: jobs to wait for, see `Submission`. Those of the original job are not taken over.
-            only_failed: whether to repeat only those points of a sweep that failed or were cancelled.
-        """
-        return repeated(self, app_handle, scheduler, cfg, workspace, after, only_failed)
+    def repeated(self, app_handle: AppHandle, **changes: Any) -> Submission:
+        """Return the submission that repeats a job of the history, with changes: see `rerun.repeated`."""
+        return repeated(self, app_handle, **changes)
 
     def app_of(self, submission: Submission) -> AppDef:
         """Return the job of a submission: its own, or what its component makes."""
@@ -323,13 +305,13 @@ class Runner:
             return submission.app
         from shunter.components.finder import get_component  # only what submits needs components
 
-        found = get_component(submission.component or "")
+        component = get_component(submission.component or "")
         defaults: dict[str, Any] = {}
-        for name in (found.config_name, submission.component):  # a script's own win over train.script's
+        for name in (component.config_name, submission.component):  # a script's own win over train.script's
             defaults |= self.component_defaults.get(name or "", {})
         arguments = submission.arguments
         words = dict(arguments) if isinstance(arguments, Mapping) else list(arguments)
-        return found.parse(words, {**defaults, **submission.defaults})
+        return component.parse(words, {**defaults, **submission.defaults})
 
     # ---- observing
 
@@ -380,20 +362,20 @@ class Runner:
         return self.search(JobFilter(refused=True, scheduler=scheduler), limit)[0]
 
     def search(
-        self, wanted: JobFilter, limit: int | None = None, *, by_time: bool = False
+        self, job_filter: JobFilter, limit: int | None = None, *, by_time: bool = False
     ) -> tuple[builtins.list[JobRecord], int]:
         """Return submissions of the history and the number of all that match; see `jobsearch.search`."""
-        return search(self.history, self.scheduler, wanted, limit, by_time=by_time)
+        return search(self.history, self.scheduler, job_filter, limit, by_time=by_time)
 
     def recorded_jobs(
-        self, wanted: JobFilter, limit: int | None = None, offset: int = 0
+        self, job_filter: JobFilter, limit: int | None = None, offset: int = 0
     ) -> tuple[builtins.list[JobRecord], int]:
         """Return a page of the history, the latest first, and the number of all that match.
 
         States are those that were seen last: no scheduler is asked.
         """
-        records = self.history.select(wanted, limit, offset=offset, as_recorded=True)
-        return records, self.history.count(wanted, as_recorded=True)
+        records = self.history.select(job_filter, limit, offset=offset, as_recorded=True)
+        return records, self.history.count(job_filter, as_recorded=True)
 
     def wait(
         self, app_handle: AppHandle, wait_interval: float = 10, timeout: float | None = None
@@ -431,12 +413,12 @@ class Runner:
             return jobs
 
     def unrecorded_jobs(
-        self, wanted: JobFilter, cfg: Mapping[str, Any] | None = None
+        self, job_filter: JobFilter, cfg: Mapping[str, Any] | None = None
     ) -> builtins.list[ListAppResponse]:
         """Return the jobs that the filter's scheduler lists and the history does not know."""
-        name = wanted.scheduler or self.default_scheduler()
+        name = job_filter.scheduler or self.default_scheduler()
         return unrecorded(
-            self.history, self.scheduler(name), lambda options: self.list(name, options), wanted, cfg
+            self.history, self.scheduler(name), lambda options: self.list(name, options), job_filter, cfg
         )
 
     def replicas(self, app_handle: AppHandle) -> builtins.list[tuple[str, int]]:

@@ -57,10 +57,10 @@ def _check_scheduler(handle: str, scheduler: Scheduler[Any]) -> None:
 
 def _still_open(runner: Runner, any_ends: dict[str, bool]) -> list[Dependency]:
     """Return the jobs that have not ended yet. A job that has ended as required need not be waited for."""
-    found = runner.statuses(any_ends)
+    statuses = runner.statuses(any_ends)
     dependencies = []
     for handle, any_end in any_ends.items():
-        status = found[handle]
+        status = statuses[handle]
         if status is None:
             raise unknown_job(handle)
         if status.state is AppState.UNREACHABLE:

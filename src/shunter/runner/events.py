@@ -92,9 +92,9 @@ def _deliver(name: str, handler: Callable[[Event], object], event: Event) -> Non
         raise
     except BaseException as error:  # SystemExit too: a receiver cannot end the command
         _failed.add(name)
-        said = redact_text(f"{type(error).__name__}: {error}")
+        message = redact_text(f"{type(error).__name__}: {error}")
         print(  # noqa: T201 - cannot fail the job too
-            f"shunter: the event receiver {name!r} failed and is not called again: {clean_lines(said)}",
+            f"shunter: the event receiver {name!r} failed and is not called again: {clean_lines(message)}",
             file=sys.stderr,
         )
 

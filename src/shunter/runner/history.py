@@ -156,7 +156,7 @@ class History:
 
     def select(
         self,
-        wanted: JobFilter,
+        job_filter: JobFilter,
         limit: int | None = None,
         *,
         settled: bool | None = None,
@@ -165,18 +165,20 @@ class History:
         offset: int = 0,
     ) -> list[JobRecord]:
         """Return the jobs that match a filter, the latest first; see `JobFilter.condition`."""
-        condition, values = wanted.condition(settled, as_recorded=as_recorded)
+        condition, values = job_filter.condition(settled, as_recorded=as_recorded)
         order = "coalesce(submitted_at, created_at) DESC, seq DESC" if by_time else "seq DESC"
         tail = "" if limit is None else f" LIMIT {int(limit)} OFFSET {int(offset)}"
         source = "jobs" if settled is False else "jobs INDEXED BY jobs_list"
-        found = f"SELECT seq FROM {source} WHERE {condition} ORDER BY {order}{tail}"
-        return self._read(f"WHERE seq IN ({found}) ORDER BY {order}", *values, functions=wanted.functions())
+        matching = f"SELECT seq FROM {source} WHERE {condition} ORDER BY {order}{tail}"
+        return self._read(
+            f"WHERE seq IN ({matching}) ORDER BY {order}", *values, functions=job_filter.functions()
+        )
 
-    def count(self, wanted: JobFilter, *, settled: bool | None = None, as_recorded: bool = False) -> int:
+    def count(self, job_filter: JobFilter, *, settled: bool | None = None, as_recorded: bool = False) -> int:
         """Return how many jobs match a filter."""
-        condition, values = wanted.condition(settled, as_recorded=as_recorded)
+        condition, values = job_filter.condition(settled, as_recorded=as_recorded)
         statement = f"SELECT count(*) FROM jobs INDEXED BY jobs_list WHERE {condition}"
-        rows = self._query(statement, *values, functions=wanted.functions())
+        rows = self._query(statement, *values, functions=job_filter.functions())
         return int(rows[0][0]) if rows else 0
 
     def tally(self) -> list[tuple[str, str, str, int]]:
@@ -197,14 +199,14 @@ class History:
         return self._among("fingerprint", fingerprints, "fingerprint IS NOT NULL")
 
     def _among(self, column: str, texts: Iterable[str], condition: str, *values: str) -> set[str]:
-        wanted = list(texts)
-        found: set[str] = set()
-        for start in range(0, len(wanted), 500):  # SQLite has a limit for the number of values
-            some = wanted[start : start + 500]
-            marks = ", ".join("?" * len(some))
+        candidates = list(texts)
+        recorded: set[str] = set()
+        for start in range(0, len(candidates), 500):  # SQLite has a limit for the number of values
+            chunk = candidates[start : start + 500]
+            marks = ", ".join("?" * len(chunk))
             statement = f"SELECT {column} FROM jobs WHERE {column} IN ({marks}) AND {condition}"
-            found.update(row[0] for row in self._query(statement, *some, *values))
-        return found
+            recorded.update(row[0] for row in self._query(statement, *chunk, *values))
+        return recorded
 
     def before(self, record: JobRecord) -> JobRecord | None:
         """Return the job that was submitted before another one under the same name."""

@@ -158,7 +158,7 @@ UNSETTLED = f"phase = '{SUBMITTED}' AND state NOT IN ({_texts(list(SETTLED_STATE
 def search(
     history: History,
     scheduler_of: SchedulerOf,
-    wanted: JobFilter,
+    job_filter: JobFilter,
     limit: int | None = None,
     *,
     by_time: bool = False,
@@ -168,20 +168,20 @@ def search(
     Schedulers are asked only about jobs that may be shown: those of the page or, if states are wanted, all
     that have not ended. With ``by_time`` jobs are ordered by submission rather than by intent.
     """
-    intents = [record for record in history.intents() if wanted.scheduler in (None, record.scheduler)]
+    intents = [record for record in history.intents() if job_filter.scheduler in (None, record.scheduler)]
     observation.reconcile(history, scheduler_of, intents)
-    if wanted.states is None:
-        records = history.select(wanted, limit, by_time=by_time)
+    if job_filter.states is None:
+        records = history.select(job_filter, limit, by_time=by_time)
         observation.refresh(history, scheduler_of, records)
-        return records, _total(history, wanted, records, limit)
+        return records, _total(history, job_filter, records, limit)
     # in this order: a job that another process sees end in between is in both rather than in neither
-    unsettled = history.select(wanted, settled=False)
-    settled = history.select(wanted, limit, settled=True, by_time=by_time)
-    total = _total(history, wanted, settled, limit, settled=True)
+    unsettled = history.select(job_filter, settled=False)
+    settled = history.select(job_filter, limit, settled=True, by_time=by_time)
+    total = _total(history, job_filter, settled, limit, settled=True)
     in_both = {record.seq for record in settled}
     unsettled = [record for record in unsettled if record.seq not in in_both]
     observation.refresh(history, scheduler_of, unsettled)
-    seen = [record for record in unsettled if record.state.name in wanted.states]
+    seen = [record for record in unsettled if record.state.name in job_filter.states]
     key = (lambda r: (r.submitted_at or r.created_at, r.seq)) if by_time else (lambda r: r.seq)
     records = sorted([*settled, *seen], key=key, reverse=True)
     return records[:limit], total + len(seen)
@@ -190,19 +190,21 @@ def search(
 def unrecorded(
     history: History,
     scheduler: Scheduler[Any],
-    listed: Callable[[Mapping[str, Any] | None], list[ListAppResponse]],
-    wanted: JobFilter,
+    list_jobs: Callable[[Mapping[str, Any] | None], list[ListAppResponse]],
+    job_filter: JobFilter,
     cfg: Mapping[str, Any] | None,
 ) -> list[ListAppResponse]:
     """Return the jobs that match, that a scheduler lists and that the history does not know.
 
-    ``listed`` lists its jobs, with options or filters that it takes.
+    ``list_jobs`` lists its jobs, with options or filters that it takes.
     """
-    states = None if wanted.states is None else {name for name in wanted.states if name != REFUSED_STATE}
+    states = (
+        None if job_filter.states is None else {name for name in job_filter.states if name != REFUSED_STATE}
+    )
     if states == set():
         return []
-    jobs = listed(
-        {**(cfg or {}), **_for_scheduler(wanted, states, scheduler.capabilities.list_filters)} or None
+    jobs = list_jobs(
+        {**(cfg or {}), **_for_scheduler(job_filter, states, scheduler.capabilities.list_filters)} or None
     )
     # by id: the session in a handle is only a label
     known = history.known(scheduler.backend, [job.app_id for job in jobs])
@@ -210,27 +212,27 @@ def unrecorded(
         job
         for job in jobs
         if job.app_id not in known
-        and wanted.suits(job.state.name, job.submitted_at, (job.name or job.app_id, job.app_id))
+        and job_filter.suits(job.state.name, job.submitted_at, (job.name or job.app_id, job.app_id))
     ]
 
 
-def _for_scheduler(wanted: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
+def _for_scheduler(job_filter: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
     """Return the part of the filter that the scheduler applies itself; see `Capabilities.list_filters`."""
-    named = None if states is None else {AppState[name] for name in states}
-    filters = {"states": named, "since": wanted.since, "all": wanted.refused or None}
+    state_filter = None if states is None else {AppState[name] for name in states}
+    filters = {"states": state_filter, "since": job_filter.since, "all": job_filter.refused or None}
     return {key: value for key, value in filters.items() if key in taken and value is not None}
 
 
 def _total(
     history: History,
-    wanted: JobFilter,
+    job_filter: JobFilter,
     records: list[JobRecord],
     limit: int | None,
     settled: bool | None = None,
 ) -> int:
     if limit is None or len(records) < limit:
         return len(records)
-    return history.count(wanted, settled=settled)
+    return history.count(job_filter, settled=settled)
 
 
 # ---- by what a user types
@@ -264,15 +266,15 @@ def resolve_all(texts: Iterable[str], history: Callable[[], History]) -> list[st
         if not is_pattern(text):
             handles[resolve(text, history)] = None
             continue
-        found = [
+        matches = [
             record.handle for record in history().select(JobFilter(names=[text])) if record.phase == SUBMITTED
         ]
-        if not found:
+        if not matches:
             raise UnknownAppException(
                 f"no job in the history has a name or an id that matches {text!r}",
                 hint="`shunter list` shows the jobs. Patterns have to be quoted: 'exp-*'.",
             )
-        handles.update(dict.fromkeys(found))
+        handles.update(dict.fromkeys(matches))
     return list(handles)
 
 
@@ -298,10 +300,10 @@ def _only(text: str, beginning: str, scheduler: str | None, history: History) ->
         )
     if len(handles) > 1:
         number = max(len(handles), history.count_handles(beginning, scheduler))
-        shown = "".join(f"\n  {handle}" for handle in handles[:MOST_CANDIDATES])
+        listing = "".join(f"\n  {handle}" for handle in handles[:MOST_CANDIDATES])
         more = f"\n  and {number - MOST_CANDIDATES} more" if number > MOST_CANDIDATES else ""
         raise UsageError(
-            f"{text!r} matches {number} jobs:{shown}{more}",
+            f"{text!r} matches {number} jobs:{listing}{more}",
             hint="Give more of the id, or the complete handle.",
         )
     return handles[0]

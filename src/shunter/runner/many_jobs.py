@@ -34,12 +34,12 @@ def delete_all(runner: Runner, handles: Iterable[str]) -> Results:
             parsed = parse_app_handle(handle)
             if not runner.scheduler(parsed.scheduler_backend).exists(parsed.app_id):
                 results[handle] = unknown_job(handle)
-    rest = [handle for handle in records if handle not in results]
-    found = _for_each_scheduler(runner, rest, "delete", _delete_each)
-    for handle, error in found.items():
+    existing = [handle for handle in records if handle not in results]
+    errors = _for_each_scheduler(runner, existing, "delete", _delete_each)
+    for handle, error in errors.items():
         if error is None and records[handle] is not None:
             mark_deleted(runner.history, handle)
-    return {handle: results.get(handle, found.get(handle)) for handle in records}
+    return {handle: results.get(handle, errors.get(handle)) for handle in records}
 
 
 def _delete_each(scheduler: Scheduler[Any], app_ids: list[str]) -> Results:
@@ -53,8 +53,8 @@ def _for_each_scheduler(
     call: Callable[[Scheduler[Any], list[str]], Results],
 ) -> Results:
     groups: dict[str, dict[str, str]] = {}
-    wanted = list(dict.fromkeys(handles))
-    for handle in wanted:
+    unique = list(dict.fromkeys(handles))
+    for handle in unique:
         parsed = parse_app_handle(handle)
         groups.setdefault(parsed.scheduler_backend, {})[handle] = parsed.app_id
     results: Results = {}
@@ -62,8 +62,8 @@ def _for_each_scheduler(
         app_id = next(iter(group.values())) if len(group) == 1 else None
         try:
             with log_event(verb, name, runner.name(), app_id=app_id):
-                found = call(runner.scheduler(name), list(group.values()))
+                errors = call(runner.scheduler(name), list(group.values()))
         except (BackendError, ConfigError) as error:  # of all of them: the backend cannot be reached
-            found = dict.fromkeys(group.values(), error)
-        results.update({handle: found.get(app_id) for handle, app_id in group.items()})
-    return {handle: results[handle] for handle in wanted}
+            errors = dict.fromkeys(group.values(), error)
+        results.update({handle: errors.get(app_id) for handle, app_id in group.items()})
+    return {handle: results[handle] for handle in unique}

@@ -42,7 +42,7 @@ SETTLING_SECONDS = 600.0
 
 
 def describe_all(
-    scheduler_of: SchedulerOf, wanted: Iterable[tuple[str, str]]
+    scheduler_of: SchedulerOf, jobs: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], DescribeAppResponse | Exception | None]:
     """Describe jobs of several schedulers: one batched call for each scheduler, all at the same time.
 
@@ -50,14 +50,14 @@ def describe_all(
     no such job, or the error of the call.
     """
     groups: dict[str, list[str]] = {}
-    for name, app_id in wanted:
+    for name, app_id in jobs:
         groups.setdefault(name, []).append(app_id)
     results: dict[tuple[str, str], DescribeAppResponse | Exception | None] = {}
 
     def describe(name: str, app_ids: list[str]) -> None:
         try:
-            found = scheduler_of(name).describe_many(app_ids)
-            results.update({(name, app_id): found.get(app_id) for app_id in app_ids})
+            responses = scheduler_of(name).describe_many(app_ids)
+            results.update({(name, app_id): responses.get(app_id) for app_id in app_ids})
         except Exception as error:
             results.update({(name, app_id): error for app_id in app_ids})
 
@@ -136,9 +136,9 @@ def reconcile(history: History, scheduler_of: SchedulerOf, records: list[JobReco
     dead = [record for record in records if record.phase == INTENT and _submitter_is_gone(record)]
     if not dead:
         return
-    found = describe_all(scheduler_of, {(r.scheduler, r.app_id) for r in dead if r.app_id})
+    responses = describe_all(scheduler_of, {(r.scheduler, r.app_id) for r in dead if r.app_id})
     for record in dead:
-        response = found.get((record.scheduler, record.app_id))
+        response = responses.get((record.scheduler, record.app_id))
         if isinstance(response, Exception) or (
             response is not None and response.state == AppState.UNREACHABLE
         ):
@@ -180,16 +180,16 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
     history keeps its last known state.
     """
     open_ones = [r for r in records if r.phase == SUBMITTED and not is_terminal(r.state)]
-    found = describe_all(scheduler_of, {_key(r) for r in open_ones if r.state is not AppState.UNKNOWN})
+    responses = describe_all(scheduler_of, {_key(r) for r in open_ones if r.state is not AppState.UNKNOWN})
     started = {
-        _key(r) for r in open_ones if r.started_at is None and _lacks_times(found.get(_key(r)), r.state)
+        _key(r) for r in open_ones if r.started_at is None and _lacks_times(responses.get(_key(r)), r.state)
     }
-    found |= _described_alone(scheduler_of, started)
+    responses |= _described_alone(scheduler_of, started)
     seen: list[tuple[str, AppStatus]] = []
     for record in open_ones:
-        if _key(record) not in found:
+        if _key(record) not in responses:
             continue
-        response = found[_key(record)]
+        response = responses[_key(record)]
         if isinstance(response, Exception):
             status = unreachable(response)
         elif response is not None:
@@ -217,7 +217,7 @@ def _lacks_times(response: DescribeAppResponse | Exception | None, last_seen: Ap
 
 
 def _described_alone(
-    scheduler_of: SchedulerOf, wanted: Iterable[tuple[str, str]]
+    scheduler_of: SchedulerOf, jobs: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], DescribeAppResponse]:
     """Describe jobs with their replicas, one by one; those that cannot be asked now are left out."""
 
@@ -227,9 +227,9 @@ def _described_alone(
         except Exception:  # what is known without the replicas is shown
             return None
 
-    keys = list(wanted)
-    found = dict(zip(keys, for_all(describe, keys), strict=True))
-    return {key: response for key, response in found.items() if response is not None}
+    keys = list(jobs)
+    responses = dict(zip(keys, for_all(describe, keys), strict=True))
+    return {key: response for key, response in responses.items() if response is not None}
 
 
 def _key(record: JobRecord) -> tuple[str, str]:
@@ -242,17 +242,17 @@ def statuses(
     """Return the states of several jobs, and record them."""
     parsed = {handle: parse_app_handle(handle) for handle in dict.fromkeys(handles)}
     pairs = {handle: (p.scheduler_backend, p.app_id) for handle, p in parsed.items()}
-    found = describe_all(scheduler_of, dict.fromkeys(pairs.values()))
+    responses = describe_all(scheduler_of, dict.fromkeys(pairs.values()))
     ended = [
         pair
         for handle, pair in pairs.items()
-        if _lacks_times(found[pair], AppState.RUNNING) and not _is_settled(history, handle)
+        if _lacks_times(responses[pair], AppState.RUNNING) and not _is_settled(history, handle)
     ]
-    found |= _described_alone(scheduler_of, ended)
+    responses |= _described_alone(scheduler_of, ended)
     result: dict[str, AppStatus | None] = {}
     seen = []
     for handle, pair in pairs.items():
-        response = found[pair]
+        response = responses[pair]
         if response is None:
             result[handle] = unseen_status(history, scheduler_of, handle)
             continue

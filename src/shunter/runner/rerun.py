@@ -36,13 +36,24 @@ class KeepsImages(Protocol):
 def repeated(
     runner: Runner,
     app_handle: str,
+    *,
     scheduler: str | None = None,
     cfg: Mapping[str, Any] | None = None,
     workspace: Workspace | str | None = None,
     after: Sequence[str] = (),
     only_failed: bool = False,
 ) -> Submission:
-    """Return the submission that repeats a job of the history; see `Runner.rerun`."""
+    """Return the submission that repeats a job of the history.
+
+    Args:
+        runner: has the history and the schedulers.
+        app_handle: the job to repeat.
+        scheduler: another scheduler; the old options are then left out.
+        cfg: options that replace the old ones.
+        workspace: other code than the job had.
+        after: jobs to wait for, see `Submission`. Those of the original job are not taken over.
+        only_failed: whether to repeat only those points of a sweep that failed or were cancelled.
+    """
     record = recorded(runner.history, app_handle, "repeat")
     name = scheduler or record.scheduler
     app, options = _recover(record, name, cfg)
@@ -98,8 +109,8 @@ def _recover(
     missing: set[str] = set()
     app = restore(record.app, os.environ, missing)
     old = record.cfg if scheduler == record.scheduler else {}
-    kept = {key: value for key, value in old.items() if key not in (cfg or {})}
-    options = {**restore(kept, os.environ, missing), **(cfg or {})}
+    unchanged = {key: value for key, value in old.items() if key not in (cfg or {})}
+    options = {**restore(unchanged, os.environ, missing), **(cfg or {})}
     if missing:
         raise missing_secrets_error(f"the job {record.handle or record.name}", missing)
     return from_json(AppDef, app), options
@@ -118,10 +129,10 @@ def _keep_failed(app: AppDef, status: AppStatus | None) -> None:
             hint="Repeat the whole job: leave --failed out.",
         )
     replicas = [] if status is None else list(status.replicas())
-    failed = {each.id for each in replicas if each.state.name in ("FAILED", "CANCELLED")}
+    failed = {replica.id for replica in replicas if replica.state.name in ("FAILED", "CANCELLED")}
     points = points_of(role.metadata)
-    kept = [point for index, point in enumerate(points) if index in failed]
-    if not kept:
+    remaining = [point for index, point in enumerate(points) if index in failed]
+    if not remaining:
         raise nothing_failed()
-    role.metadata[SWEEP_KEY] = {"points": kept}
-    role.num_replicas = len(kept)
+    role.metadata[SWEEP_KEY] = {"points": remaining}
+    role.num_replicas = len(remaining)

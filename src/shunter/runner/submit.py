@@ -128,14 +128,14 @@ def _settle_refusal(
     """Record a failed submission: as refused, unless the job exists nevertheless."""
     if info.app_id:
         try:
-            found = scheduler.describe(info.app_id)
+            response = scheduler.describe(info.app_id)
         except Exception:
             return  # it stays an intent, and is looked up again when this process has ended
-        if found is not None and found.state == AppState.UNREACHABLE:
+        if response is not None and response.state == AppState.UNREACHABLE:
             return  # likewise
-        if found is not None:
+        if response is not None:
             handle = make_app_handle(scheduler.backend, info.session or scheduler.session_name, info.app_id)
-            _record(history.submitted, key, handle, info.app_id, state=found.state.name)
+            _record(history.submitted, key, handle, info.app_id, state=response.state.name)
             return
     _record(history.refused, key, redact_text(described(error)))
 

@@ -115,9 +115,11 @@ UNDECLARED = Capabilities()
 def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
     """Return what a scheduler can do, by column: whether, or in a few words how."""
     declared: Capabilities = getattr(scheduler, "capabilities", None) or UNDECLARED
-    found: dict[str, bool | str] = {name: has_own(scheduler, *methods) for name, methods in _METHODS.items()}
-    reads_logs = bool(found["follow"])
-    found |= {
+    abilities: dict[str, bool | str] = {
+        name: has_own(scheduler, *methods) for name, methods in _METHODS.items()
+    }
+    reads_logs = bool(abilities["follow"])
+    abilities |= {
         "detached": declared.detached,
         "since_until": reads_logs and declared.since_until,
         "streams": reads_logs and (", ".join(declared.streams) or False),
@@ -131,7 +133,7 @@ def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
         "retry": "retry" in scheduler.run_opts() and (words_of(scheduler.backend) or True),
         "hangs": "hang_timeout" in scheduler.run_opts(),
     }
-    return {name: declared.notes.get(name, found[name]) if found[name] else False for name in COLUMNS}
+    return {name: declared.notes.get(name, abilities[name]) if abilities[name] else False for name in COLUMNS}
 
 
 def has_own(scheduler: Any, *methods: str) -> bool:

@@ -20,8 +20,8 @@ def images_of(info: AppDryRunInfo[Any]) -> list[str]:
     """Return the images that must exist; for images that code is put into, their base images."""
     if info.app is None:
         return []
-    made = [] if info.shipment is None else info.shipment.plan().get("images", [])
-    bases = {item["image"]: item["base"] for item in made}
+    built = [] if info.shipment is None else info.shipment.plan().get("images", [])
+    bases = {item["image"]: item["base"] for item in built}
     images = [bases.get(role.image, role.image) for role in info.app.roles]
     return list(dict.fromkeys(image for image in images if image and not image_problem(image)))
 
@@ -31,8 +31,8 @@ def check_images(info: AppDryRunInfo[Any], platforms: Iterable[str] = ()) -> lis
 
     Platforms are ``linux/amd64`` and the like; none if they are not known.
     """
-    wanted = sorted(set(platforms))
-    return [_check_image(image, wanted) for image in images_of(info)]
+    unique = sorted(set(platforms))
+    return [_check_image(image, unique) for image in images_of(info)]
 
 
 def _check_image(image: str, platforms: list[str]) -> Check:
@@ -41,12 +41,12 @@ def _check_image(image: str, platforms: list[str]) -> Check:
         choices: list[str | None] = [*platforms] or [None]
         for platform in choices:
             try:
-                found = read_image(client, reference, platform)
+                image_found = read_image(client, reference, platform)
             except ConfigError as error:
                 problem = problem or error
             except ShunterError as error:
                 return Check(f"image {image}", None, f"it was not checked: {error.message}")
             else:
-                return Check(f"image {image}", True, f"its registry has it, for {found.platform}")
+                return Check(f"image {image}", True, f"its registry has it, for {image_found.platform}")
     assert problem is not None
     return Check(f"image {image}", False, problem.message, problem.hint)

@@ -61,17 +61,17 @@ def check_combined(query: LogQuery, scheduler: str, why: str) -> None:
 
 
 def check_replicas(
-    app_id: str, wanted: Iterable[tuple[str, int]], known: Collection[tuple[str, int]]
+    app_id: str, replicas: Iterable[tuple[str, int]], known: Collection[tuple[str, int]]
 ) -> None:
     """Check that a job has these replicas.
 
     Raises:
         UsageError: it does not; the hint lists at most twenty that it has.
     """
-    for role, k in wanted:
+    for role, k in replicas:
         if (role, k) not in known:
-            there = ", ".join(f"{name}/{index}" for name, index in islice(known, 20))
-            raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {there}.")
+            existing = ", ".join(f"{name}/{index}" for name, index in islice(known, 20))
+            raise UsageError(f"the job {app_id} has no replica {role}/{k}", hint=f"It has {existing}.")
 
 
 def all_replicas(layout: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -116,20 +116,20 @@ def last_lines(
         lines = iter_lines(block.data)
         timed = (TimedLine.at(block.time_ns, line) for line in lines) if block.time_ns else lines
         tails[block.role, block.replica].extend(timed)
-    for key, kept in tails.items():
-        yield from blocks_of(key, kept)
+    for key, lines_left in tails.items():
+        yield from blocks_of(key, lines_left)
 
 
 def end_of(blocks: Iterable[LogBlock], most_bytes: int) -> bytes:
     """Return the last bytes of one replica's log without keeping more: a line may not fit into memory."""
-    kept: deque[bytes] = deque()
+    chunks: deque[bytes] = deque()
     size = 0
     for block in blocks:
-        kept.append(block.data[-most_bytes:])
-        size += len(kept[-1])
-        while size - len(kept[0]) >= most_bytes:
-            size -= len(kept.popleft())
-    return b"".join(kept)[-most_bytes:]
+        chunks.append(block.data[-most_bytes:])
+        size += len(chunks[-1])
+        while size - len(chunks[0]) >= most_bytes:
+            size -= len(chunks.popleft())
+    return b"".join(chunks)[-most_bytes:]
 
 
 class TimedLine(bytes):
@@ -197,16 +197,16 @@ def start_of_last_lines(read: Callable[[int, int], bytes], count: int, end: int,
         end: offset of the end.
         begin: offset before which nothing is wanted, whether or not a line begins there.
     """
-    place, found = end, 0
+    place, lines_seen = end, 0
     while place > begin:
         start = max(begin, place - READ_SIZE)
         data = read(place - start, start)
         if place == end and data.endswith(b"\n"):
             data = data[:-1]  # the end of the last line begins no other
         lines = data.count(b"\n")
-        if found + lines >= count:
-            return start + len(data.rsplit(b"\n", count - found)[0]) + 1
-        found += lines
+        if lines_seen + lines >= count:
+            return start + len(data.rsplit(b"\n", count - lines_seen)[0]) + 1
+        lines_seen += lines
         place = start
     return begin
 

@@ -121,12 +121,12 @@ def _uses_of_opt_ml(role: Role) -> Iterator[str]:
 def _mount_local_paths(role: Role) -> None:
     """Show a container the directories of this machine that channels and results name, at the same paths."""
     specification = role.metadata[METADATA_KEY]
-    wanted = {
+    read_only_by_path = {
         local_path(channel_uri(channel)): True for channel in specification.get("channels", {}).values()
     }
     for section in ("output", "checkpoints"):
-        wanted[local_path(specification.get(section, {}).get("uri", ""))] = False
-    for path, read_only in wanted.items():
+        read_only_by_path[local_path(specification.get(section, {}).get("uri", ""))] = False
+    for path, read_only in read_only_by_path.items():
         mounted = any(
             path == m.dst_path or path.startswith(m.dst_path.rstrip("/") + "/") for m in role.mounts
         )

@@ -69,11 +69,11 @@ def check_roles(backend: str, app: AppDef, opts: Any, under_toolkit: Mapping[str
     check_supervision(opts, in_job=True)
     if not is_asked_for(opts):
         return
-    asked = " and ".join(name for name in ("notify", "hang_timeout") if getattr(opts, name))
+    options = " and ".join(name for name in ("notify", "hang_timeout") if getattr(opts, name))
     for name, has_toolkit in under_toolkit.items():
         if not has_toolkit:
             raise ConfigError(
-                f"{asked}: on {backend} this needs the toolkit inside the job, but role {name!r} runs "
+                f"{options}: on {backend} this needs the toolkit inside the job, but role {name!r} runs "
                 "without it",
                 hint="Run a script with train.script; other jobs have it on local_cwd, local_docker, "
                 "slurm, lsf and sge.",
@@ -96,10 +96,10 @@ def check_roles(backend: str, app: AppDef, opts: Any, under_toolkit: Mapping[str
 def _ends_together(role: Role) -> bool:
     document = role.env.get(DOCUMENT, "")
     try:
-        found = json.loads(document) if document.startswith("{") else specification(role.metadata)
+        document_values = json.loads(document) if document.startswith("{") else specification(role.metadata)
     except ValueError:
         return False
-    return (found.get("distribution") or {}).get("kind") in ("torchrun", "mpi")
+    return (document_values.get("distribution") or {}).get("kind") in ("torchrun", "mpi")
 
 
 def with_variables(app: AppDef, opts: Any, rules: EndRules, secret: str) -> AppDef:
@@ -114,14 +114,14 @@ def with_variables(app: AppDef, opts: Any, rules: EndRules, secret: str) -> AppD
     if opts.hang_timeout is not None:
         variables[HANG] = f"{opts.hang_timeout:g} {opts.on_hang}"
     if opts.notify:
-        again = {
+        retries = {
             "attempts": rules.attempts,
             "variable": rules.variable,
             "first": rules.first,
-            "codes": [list(each) for each in rules.codes],
+            "codes": [list(rule) for rule in rules.codes],
         }
-        asked = {"targets": list(opts.notify), "again": again, "stopped": rules.stopped}
-        variables[NOTIFY] = json.dumps(asked)
+        notice = {"targets": list(opts.notify), "again": retries, "stopped": rules.stopped}
+        variables[NOTIFY] = json.dumps(notice)
         variables[CAUSES] = packed_causes()
         if secret:
             variables[SIGNING_SECRET] = secret
@@ -157,17 +157,17 @@ def warnings_of(backend: str, opts: Any, rules: EndRules, *, hidden: bool, is_si
         "lets the job's first container send it, so nothing is sent if that container is killed for its "
         "memory"
     )
-    found = [f"notify: {backend} {first}{unseen}, loses its machine or never starts"]
+    warnings = [f"notify: {backend} {first}{unseen}, loses its machine or never starts"]
     if not hidden and any(not target.startswith(IN_VARIABLE) for target in opts.notify):
-        found.append(
+        warnings.append(
             "notify: anyone who may describe the job can read the URL or command in its variables; give "
             "env:NAME instead, with the name of a variable of the job that holds it"
         )
     if not is_signed and secret_of(opts):
-        found.append(
+        warnings.append(
             "notify: notifications are not signed, since SHUNTER_NOTIFY_SECRET does not travel with the job"
         )
-    return found
+    return warnings
 
 
 def check_variables(opts: Any, known: Mapping[str, object]) -> None:

@@ -47,8 +47,8 @@ def points_of(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     Each has ``values``, what varies by name, and ``args``, the arguments of the role (of the script, if it
     runs under the toolkit).
     """
-    found = metadata.get(SWEEP_KEY)
-    points = found.get("points") if isinstance(found, dict) else None
+    sweep = metadata.get(SWEEP_KEY)
+    points = sweep.get("points") if isinstance(sweep, dict) else None
     return list(points) if isinstance(points, list) else []
 
 

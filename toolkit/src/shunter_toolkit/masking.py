@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .secret_rules import SecretFilter, is_secret_name
+from .secret_rules import SecretFilter, is_secret_name, secrets_in
 
 __all__ = ["MASK", "Masker", "is_secret_name"]
 
@@ -21,16 +21,10 @@ class Masker(SecretFilter):
     """Replaces secrets by ``******``. Made from the job's environment, hyperparameters and arguments."""
 
     def __init__(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
-        known: dict[str, str] = {}
-
-        def collect(name: str, secret: str) -> str:
-            forms = (secret, secret.encode("unicode_escape").decode("ascii"))
-            known.update((form, "") for form in forms if len(form) >= _SHORTEST_VALUE)
-            return MASK
-
-        collector = SecretFilter(collect)
-        for source in (os.environ, *sources):
-            collector.json(dict(source) if hasattr(source, "keys") else source)
+        given = (dict(source) if hasattr(source, "keys") else source for source in sources)
+        secrets = secrets_in(dict(os.environ), *given)
+        secrets |= {secret.encode("unicode_escape").decode("ascii") for secret in secrets}
+        known = {secret: "" for secret in secrets if len(secret) >= _SHORTEST_VALUE}
         super().__init__(lambda name, secret: MASK, known)
 
     def variable(self, name: str, value: str) -> str:

@@ -113,7 +113,7 @@ _COMMANDS = r"""(?x)\bcurl\b[^\n|;&]{0,500}?\s(?:-u|--user|--proxy-user)[ =]?["'
     |<(?:password|secret|token)>(?P<tag>[^<>]+)</"""
 #: ``--password x``, also as items of a list and over two lines; ``ENV PASSWORD x``, ``setenv PASSWORD x``.
 _FLAG = r"""(?x)(?<![\w-])(?:--?|(?:ENV|setenv|set[ ]-[a-z]+)[ ]+)(?P<name>[A-Za-z][\w.-]{0,127})
-    (?P<between>\\*["'],?\s*|[ \t]*\\?\n[ \t]*(?:-[ \t]+)?|[ \t]+)(?!-)(?P<indent>(?!))?(?P<open>(?!))?"""
+    (?P<between>\\*["'],?\s*|[ \t]*\\?\n[ \t]*(?:-[ \t]+)?|[ \t]+)(?!-)"""
 #: ``PASSWORD=x``, ``"password": "x"``, ``password: x``, ``environ["PASSWORD"] = x``, ``password: str = "x"``;
 #: ``name: PASSWORD`` and ``value: x`` of YAML, ``key="password" value="x"`` of XML.
 _SETTING = r"""(?xm)(?:^(?P<indent>[ \t]*)(?:-[ \t]+|export[ \t]+)*)?(?:(?P<open>["'])(?:--?|\+\+?)?)?
@@ -123,10 +123,11 @@ _SETTING = r"""(?xm)(?:^(?P<indent>[ \t]*)(?:-[ \t]+|export[ \t]+)*)?(?:(?P<open
         [ \t]*(?:\$(?='))?
         |[\s,"']{1,80}value["']{0,9}[ \t]*[:=][ \t]*
         |(?:(?<=-[Tt]oken)|(?<=-[Kk]ey)|(?<=[Aa]uthorization)):)"""
-#: Where a value ends in a text: at the end of its quotes, brackets or word, or before the next setting.
-_VALUE = r"""(?xs)(?:[{\[][^{}\[\]]*)+[}\]]*|"[^"]*"(?=/>)
-    |(?: \\+(?P<quote>["']).*?(?:\\+(?P=quote)|\Z) | '[^']*(?:'|\Z) | "(?:[^"\\]|\\.)*(?:"|\Z)
-      | \\(?![nrt])[^"'] | [^\s"'`,;&|(){}\[\]<>\\] | ,(?![\w.-]*[=:]|[\s"'\]})]|$) )+"""
+#: A part of a word: in quotes, or a character. A word also ends at a bracket, or before the next setting.
+_PART = r"""(?:\\+(?P<quote>["']).*?(?:\\+(?P=quote)|\Z) | '[^']*(?:'|\Z) | "(?:[^"\\]|\\.)*(?:"|\Z)
+    | \\(?![nrt])[^"'] | [^\s"'`,;&|(){}\[\]<>\\] | ,(?![\w.-]*[=:]|[\s"'\]})]|$))"""
+#: A value in a text: in brackets, in quotes of XML, or a word.
+_VALUE = rf"""(?xs)(?:[{{\[][^{{}}\[\]]*)+[}}\]]*|"[^"]*"(?=/>)|{_PART}+"""
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token|negotiate)[ \t]+(?!-)", re.I)
 _QUOTES = "\\\"'"
 _CODE = re.compile(r"[A-Za-z_][\w.]*[(\[]")
@@ -140,18 +141,21 @@ _PROSE = re.compile(
 
 def _named_secret(text: str, setting: re.Match[str]) -> tuple[int, int]:
     """Return start and end of the value after a name in a text; the same place twice if it is no secret."""
-    name, indent, between = setting["name"], setting["indent"], setting["between"]
+    groups = setting.groupdict()
+    name, indent, between = groups["name"], groups.get("indent"), groups["between"]
+    opened, closed = groups.get("open"), groups.get("closed")
     scheme = _SCHEME.match(text, setting.end())
     start = scheme.end() if scheme else setting.end()
-    is_yaml = (indent is not None and between[:1] == ":") or "value:" in between
-    lines = rf"(?P<head>[|>]?[-+\d]*[ \t]*\n)(?:[ \t]*\n|{indent}(?:[ \t]+|- ).*(?:\n|\Z))+"
+    begins_line = indent is not None or text[: setting.start("name")].endswith("\\n")
+    is_yaml = (begins_line and between[:1] == ":") or "value:" in between
+    lines = rf"(?P<head>[|>]?[-+\d]*[ \t]*\n)(?:[ \t]*\n|{indent or ''}(?:[ \t]+|- ).*(?:\n|\Z))+"
     block = re.compile(lines).match(text, start) if is_yaml else None
     if block:
         start, pattern = block.end("head"), ""
     elif text[start : start + 1] in _QUOTES:
         pattern = _VALUE
-    elif setting["open"] and not setting["closed"]:
-        pattern = rf"[^{setting['open']}]*"
+    elif opened and not closed:
+        pattern = rf"(?xs)[^{opened}]*(?:{opened}{_PART}+)?"
     elif is_yaml:
         pattern = r"(?:[^\n\\]|\\(?!n))*"
     else:
@@ -162,7 +166,7 @@ def _named_secret(text: str, setting: re.Match[str]) -> tuple[int, int]:
     is_quoted = text[start - 1] in _QUOTES
     is_other = (
         _TYPE.fullmatch(value)
-        or (value[:1] == "$" and text[start - 1] != "'")
+        or (value[:1] == "$" and text[start - 1] != "'" and not (closed and ":" in between))
         or (not is_quoted and "=" in between and _CODE.match(text, start))
         or (not is_yaml and not is_quoted and "=" not in between and _PROSE.fullmatch(value))
         or value.rpartition(".")[2].lower() == name.lower()
@@ -272,11 +276,19 @@ class SecretFilter:
         setting = re.match(
             r"(?s)([-+]*(\w[\w.-]*)(?:=|:[ \t]*(?!\s))(?:(?i:bearer|basic|token) )?)(.+)", word
         )
-        if (
-            setting
-            and not re.fullmatch(r"-\w*c", before)
-            and "\n" not in word
-            and _is_secret(setting[2], setting[3])
-        ):
+        if setting and not re.fullmatch(r"-\w*c", before) and _is_secret(setting[2], setting[3]):
             return setting[1] + self._replace(setting[2], setting[3])
         return self.text(word)
+
+
+def secrets_in(*values: Any) -> set[str]:
+    """Return the secrets in JSON values or lists of arguments."""
+    secrets: set[str] = set()
+
+    def collect(name: str, secret: str) -> str:
+        secrets.add(secret)
+        return "***"
+
+    for value in values:
+        SecretFilter(collect).json(value)
+    return secrets
