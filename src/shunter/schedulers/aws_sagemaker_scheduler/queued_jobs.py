@@ -58,25 +58,19 @@ class QueuedJobs:
 
     Args:
         session_of: gives the session by which a job is reached, by its id.
-        recall: gives what the history keeps of a job of ours: the ARN of its service job.
+        ref_of: gives where a job is, as far as this process or the history knows.
     """
 
-    def __init__(self, session_of: Callable[[str], AwsSession], recall: Callable[[str], str | None]) -> None:
+    def __init__(self, session_of: Callable[[str], AwsSession], ref_of: Callable[[str], JobRef]) -> None:
         self._session_of = session_of
-        self._recall = recall
-        self._ids: dict[str, str] = {}
-        self._just_submitted = JustSubmitted()
-
-    def remember(self, app_id: str, job_id: str) -> None:
-        """Keep Batch's id of a job that was submitted just now."""
-        self._ids[app_id] = job_id
-        self._just_submitted.add(app_id)
+        self._ref_of = ref_of
+        self._found: dict[str, str] = {}
+        self.just_submitted = JustSubmitted()
 
     def _id(self, app_id: str) -> str:
-        if app_id not in self._ids:
-            ref = JobRef.from_text(self._recall(app_id) or "")
-            self._ids[app_id] = ref.job_id if ":service-job/" in ref.arn else ""
-        return self._ids[app_id]
+        """Return Batch's id of a job; "" if it is not known."""
+        ref = self._ref_of(app_id)
+        return ref.job_id if ":service-job/" in ref.arn else self._found.get(app_id, "")
 
     # ---- observing
 
@@ -88,22 +82,22 @@ class QueuedJobs:
             found = find_by_name(session, "ListServiceJobs", queue, name)
             if not found:
                 return None
-            job_id = self._ids[app_id] = found[0]["jobId"]
+            job_id = self._found[app_id] = found[0]["jobId"]
         service = _describe_service_job(session, job_id)
         if service is None:
             return None
-        self._just_submitted.remove(app_id)
+        self.just_submitted.remove(app_id)
         return None if aws_names.TAG_DELETED in (service.get("tags") or {}) else service
 
     def exists(self, app_id: str) -> bool:
         """Tell whether a job of this id exists."""
-        return self.find(app_id) is not None or app_id in self._just_submitted
+        return self.find(app_id) is not None or app_id in self.just_submitted
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what Batch says of a job, and SageMaker of its last attempt."""
         service = self.find(app_id)
         if service is None:
-            return self._just_submitted.describe(app_id)
+            return self.just_submitted.describe(app_id)
         return describe(app_id, service, self._training(app_id, service))
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
@@ -123,7 +117,7 @@ class QueuedJobs:
             for app_id in own:
                 service = found.get(app_id.rpartition(":")[2])
                 if service is None or aws_names.TAG_DELETED in (service.get("tags") or {}):
-                    result[app_id] = self._just_submitted.describe(app_id)
+                    result[app_id] = self.just_submitted.describe(app_id)
                 else:
                     result[app_id] = brief(app_id, service)
         return result
@@ -144,7 +138,7 @@ class QueuedJobs:
         if service is not None:
             is_open = not _is_over(service)
         else:
-            is_open = bool(job_id) and app_id in self._just_submitted
+            is_open = bool(job_id) and app_id in self.just_submitted
         if not is_open:
             return
         try:
