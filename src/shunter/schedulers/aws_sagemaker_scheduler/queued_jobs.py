@@ -25,6 +25,7 @@ from shunter.schedulers.aws.batch_jobs import (
     find_by_name,
     is_missing,
     job_pages,
+    list_jobs,
     seconds_of,
 )
 from shunter.schedulers.aws.session import AwsSession
@@ -211,7 +212,7 @@ def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[
     """
     found: dict[str, dict[str, Any]] = {}
     missing = dict(wanted)
-    for pages, page in enumerate(_all_of(session, queue), 1):
+    for pages, page in enumerate(job_pages(session, "ListServiceJobs", queue, "AFTER_CREATED_AT", "1"), 1):
         for job in page:
             if job.get("jobName") in missing:
                 found[job["jobName"]] = job
@@ -227,11 +228,6 @@ def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[
 
     answers = zip(missing, for_all(ask, list(missing)), strict=True)
     return found | {name: job for name, job in answers if job is not None}
-
-
-def _all_of(session: AwsSession, queue: str, since: float | None = None) -> Iterator[list[dict[str, Any]]]:
-    after = str(max(int((since or 0) * 1000) - 1, 1))
-    return job_pages(session, "ListServiceJobs", queue, "AFTER_CREATED_AT", after)
 
 
 # ---- states
@@ -372,11 +368,12 @@ def list_all(
     queues, training = for_all(lambda ask: ask(), asked)
     through = {_app_id_of(job).rpartition(":")[0] for job in training} - {""}
     wanted = list(dict.fromkeys([*queues, *([] if queue else sorted(through))]))
-    services = [
-        (each, job)
-        for each, job in _list_service_jobs(session, wanted, since, must=bool(queue))
-        if name in job["jobName"] and (since is None or (job.get("createdAt") or 0) >= int(since * 1000))
-    ]
+
+    def passes(error: AwsError) -> bool:  # not for a queue that was asked for
+        return not queue and (is_missing(error) or isinstance(error, AwsForbiddenError))
+
+    listed = list_jobs(session, "ListServiceJobs", wanted, since, passes=passes)
+    services = [(each, job) for each, job in listed if name in job["jobName"]]
     rows = _rows(session, services, training, everything=everything)
     if queue:
         return rows
@@ -402,21 +399,6 @@ def _queues(session: AwsSession, queue: str) -> list[str]:
     except AwsError:  # users without queues need no access to Batch
         return []
     return [each["jobQueueName"] for each in found if each.get("jobQueueType") == TRAINING]
-
-
-def _list_service_jobs(
-    session: AwsSession, queues: Iterable[str], since: float | None, *, must: bool
-) -> list[tuple[str, dict[str, Any]]]:
-    """Return the jobs of queues, each with its queue."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for queue in queues:
-        try:
-            for page in _all_of(session, queue, since):
-                found |= {job["jobId"]: (queue, job) for job in page}
-        except AwsError as error:
-            if must or not (is_missing(error) or isinstance(error, AwsForbiddenError)):
-                raise
-    return list(found.values())
 
 
 def _rows(
@@ -459,12 +441,12 @@ def _attempts_of(services: Sequence[ServiceJob]) -> Callable[[str], bool]:
 
     Batch names attempts ``AWSBatch``, then the request's name, as far as there is room, and 32 digits.
     """
-    aws_names = [service["jobName"] for service in services]
+    known = [service["jobName"] for service in services]
     latest = {name for service in services for name in training_jobs(service)}
 
     def is_attempt(name: str) -> bool:
         made = re.fullmatch(r"AWSBatch(.+?)[0-9a-f]{32}", name)
-        return name in latest or (made is not None and any(each.startswith(made[1]) for each in aws_names))
+        return name in latest or (made is not None and any(each.startswith(made[1]) for each in known))
 
     return is_attempt
 
