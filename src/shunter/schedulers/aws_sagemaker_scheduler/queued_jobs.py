@@ -426,7 +426,7 @@ def _rows(
     rows = []
     all_tags = for_all(tags, [job for _, job in services])
     for (queue, job), own in zip(services, all_tags, strict=True):
-        if everything or (aws_names.TAG_VERSION in own and aws_names.TAG_DELETED not in own):
+        if everything or aws_names.is_ours(own):
             name = job["jobName"]
             title = own.get(aws_names.TAG_APP_NAME) or name.rpartition("-")[0] or name
             row = ListAppResponse(aws_names.make_app_id(queue, name), _state_of(job), name=title)
