@@ -22,7 +22,6 @@ from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.lines import LineSearch, TimedLine, blocks_of, iter_lines
 
 Key = tuple[str, int]
-
 STREAMS_PER_CALL = 100
 #: Lines of one replica that are passed on together.
 LINES_PER_BLOCK = 1000
@@ -233,8 +232,7 @@ class _Reading:
         params = {"logGroupName": self._group, "logStreamNames": streams, "startTime": start, **self._end}
         time = start
         try:
-            pages = self._session.pages("logs", "FilterLogEvents", "events", interleaved=True, **params)
-            for page in pages:
+            for page in self._session.pages("logs", "FilterLogEvents", "events", interleaved=True, **params):
                 for row in page:
                     time = int(row["timestamp"])  # servers other than AWS give fractions
                     yield _Event(time, row["logStreamName"], row["eventId"], row["message"])

@@ -101,8 +101,7 @@ class Policies:
             queue = self._arn("batch", f"job-queue/{aws_names.queue_name(opts.batch_queue)}")
             queued = [queue, self._arn("batch", "service-job/*")]
             statements.append(allow("QueuedJobs", _of("batch", _QUEUED_JOBS), queued))
-            looks = ["batch:DescribeJobQueues", "batch:ListServiceJobs"]
-            statements.append(allow("LookAtQueues", looks, ["*"]))
+            statements.append(allow("Queues", ["batch:DescribeJobQueues", "batch:ListServiceJobs"], ["*"]))
         if opts.image_repo:
             statements += pushing(self._repository)
         return [*statements, *self._key("EncryptCode", ["Decrypt", "GenerateDataKey"], opts.output_kms_key)]
