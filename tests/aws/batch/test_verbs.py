@@ -24,7 +24,6 @@ from tests.aws.fake import FakeAws
 CFG = {"queue": "queue"}
 #: Writes down how it was called.
 PLUGIN = """#!/bin/sh
-if [ "$1" = --version ]; then echo {version}; exit; fi
 printf '%s\\n' "$@" >{log}
 echo "$AWS_SSM_START_SESSION_RESPONSE" >>{log}
 exit 5
@@ -122,7 +121,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     log = tmp_path / "log"
     program = programs / "session-manager-plugin"
-    program.write_text(PLUGIN.format(version="1.2.764.0", log=log))
+    program.write_text(PLUGIN.format(log=log))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     return log

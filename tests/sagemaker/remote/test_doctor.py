@@ -311,7 +311,10 @@ def test_buckets(cloud: Cloud, iam: Iam, scheduler: AWSSageMakerScheduler) -> No
         None,
         "sagemaker-ca-west-1-123456789012 does not exist yet: the first job makes it",
     )
-    cloud.client("s3").create_bucket(Bucket="sagemaker-ca-west-1-123456789012")
+    cloud.client("s3").create_bucket(
+        Bucket="sagemaker-ca-west-1-123456789012",
+        CreateBucketConfiguration={"LocationConstraint": "ca-west-1"},
+    )
     assert found(scheduler, **elsewhere)["default bucket"].ok is True
     cloud.client("s3").delete_bucket(Bucket="sagemaker-ca-west-1-123456789012")
 

@@ -52,10 +52,7 @@ def execute(job: dict[str, Any], command: list[str]) -> tuple[int, list[dict[str
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "session-manager-plugin"
-    program.write_text(
-        '#!/bin/sh\n[ "$1" != --version ] || { echo 1.2.764.0; exit; }\n'
-        f'printf "%s\\n" "$@" "$AWS_SSM_START_SESSION_RESPONSE" >{tmp_path}/log\n'
-    )
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" "$AWS_SSM_START_SESSION_RESPONSE" >{tmp_path}/log\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return tmp_path / "log"

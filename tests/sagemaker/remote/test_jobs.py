@@ -306,7 +306,7 @@ def test_what_is_not_there(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> No
 
 
 def test_a_role_that_does_not_exist(cloud: Cloud, scheduler: AWSSageMakerScheduler) -> None:
-    with pytest.raises(ConfigError, match="no IAM role 'Nobody'"):
+    with pytest.raises(ConfigError, match="no IAM role Nobody"):
         submit(scheduler, sh("true", image="i:1"), options(cloud, role="Nobody"))
     assert scheduler.list({"all": True}) == []
 

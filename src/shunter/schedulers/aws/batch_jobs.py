@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError
+from shunter.parallel import for_all
 from shunter.schedulers.aws.aws_errors import (
     AwsError,
     AwsForbiddenError,
@@ -146,6 +148,45 @@ def job_pages(
     return session.pages(
         "batch", operation, "jobSummaryList", jobQueue=queue, filters=filters, maxResults=PAGE_SIZE
     )
+
+
+def list_jobs(
+    session: AwsSession,
+    operation: str,
+    queues: Iterable[str],
+    since: float | None = None,
+    *,
+    keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda job: job,
+    passes: Callable[[AwsError], bool] = lambda error: False,
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the jobs of queues in all states, each once and with its queue.
+
+    Args:
+        session: the account's session.
+        operation: ``ListJobs`` or ``ListServiceJobs``.
+        queues: names or ARNs of the queues, which are listed at the same time.
+        since: only jobs created at or after this time, seconds since the epoch.
+        keep: reduces a job to save memory; it must keep the id.
+        passes: tells whether a queue that cannot be listed is left out.
+    """
+    first = 1 if since is None else max(int(since * 1000), 2)
+    stopped = threading.Event()
+
+    def of_queue(queue: str) -> dict[str, tuple[str, dict[str, Any]]]:
+        found: dict[str, tuple[str, dict[str, Any]]] = {}
+        try:
+            for page in job_pages(session, operation, queue, "AFTER_CREATED_AT", str(max(first - 1, 1))):
+                recent = (job for job in page if since is None or job.get("createdAt", 0) >= first)
+                found |= {job["jobId"]: (queue, keep(job)) for job in recent if not is_part(job)}
+                if stopped.is_set():
+                    break
+        except AwsError as error:
+            if not passes(error):
+                raise
+        return found
+
+    answers = for_all(of_queue, queues, on_failure=stopped.set)
+    return list({job_id: pair for found in answers for job_id, pair in found.items()}.values())
 
 
 def is_part(job: Mapping[str, Any]) -> bool:

@@ -22,7 +22,6 @@ from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.lines import LineSearch, TimedLine, blocks_of, iter_lines
 
 Key = tuple[str, int]
-
 STREAMS_PER_CALL = 100
 #: Lines of one replica that are passed on together.
 LINES_PER_BLOCK = 1000
@@ -107,6 +106,8 @@ class _Reading:
         self._search = None if query.regex is None else LineSearch(query.regex)
         self._since = milliseconds(query.since) if query.since else 0
         self._until = milliseconds(query.until) if query.until else None
+        # FilterLogEvents includes this time, and GetLogEvents, which only counts, does not
+        self._end = {} if self._until is None else {"endTime": self._until - 1}
         self._attempts: Mapping[Key, ReplicaAttempts] = {}
         self._keys: dict[str, Key] = {}
         self._existing: set[str] = set()
@@ -124,13 +125,13 @@ class _Reading:
         if last == 0 and not follows:
             return
         self._refresh()
-        is_final = self._is_final()
         tails: dict[Key, deque[bytes]] = {}
         if last is not None:
             tails = {key: deque(maxlen=last) for key in self._attempts}
-            self._find_last(last, is_final)
+            self._find_last(last)
         delay = FIRST_LOOK
         while True:
+            is_final = self._is_final()
             try:
                 for key, lines in self._new_lines(is_final):
                     delay = FIRST_LOOK if lines else delay
@@ -153,7 +154,6 @@ class _Reading:
                 delay = max(delay, self._failures.delay())
             self._clock.sleep(delay)
             delay = min(delay * 1.6, LONGEST_LOOK)
-            is_final = self._is_final()
 
     def _may_pass(self, error: Exception) -> bool:
         """Tell whether following goes on after an error. Not seeing a job is not the job ending."""
@@ -166,11 +166,10 @@ class _Reading:
 
     def _refresh(self) -> None:
         """Ask for the replicas' streams."""
-        attempts = self._ask()
+        self._attempts = self._ask()
         self._failures.reset()
         self._refresh_due = self._clock.monotonic() + REFRESH
-        self._attempts = attempts
-        for key, runs in attempts.items():
+        for key, runs in self._attempts.items():
             self._keys.update(dict.fromkeys((attempt.stream for attempt in runs.attempts), key))
 
     def _is_over(self) -> bool:
@@ -230,12 +229,10 @@ class _Reading:
         """Yield the events of at most a hundred streams from a time on, in order of time."""
         if self._until is not None and start >= self._until:
             return
-        end = {} if self._until is None else {"endTime": self._until - 1}  # unlike GetLogEvents', included
-        params = {"logGroupName": self._group, "logStreamNames": streams, "startTime": start, **end}
+        params = {"logGroupName": self._group, "logStreamNames": streams, "startTime": start, **self._end}
         time = start
         try:
-            pages = self._session.pages("logs", "FilterLogEvents", "events", interleaved=True, **params)
-            for page in pages:
+            for page in self._session.pages("logs", "FilterLogEvents", "events", interleaved=True, **params):
                 for row in page:
                     time = int(row["timestamp"])  # servers other than AWS give fractions
                     yield _Event(time, row["logStreamName"], row["eventId"], row["message"])
@@ -270,9 +267,9 @@ class _Reading:
         lines = iter_lines(text if self._search is None else self._search.select(text))
         return [TimedLine.at(time * 1e6, line) for line in lines] if self._query.timed else list(lines)
 
-    def _find_last(self, count: int, is_final: bool) -> None:
+    def _find_last(self, count: int) -> None:
         """Begin where each replica's last lines begin, or some time before it if events may still come."""
-        overlap = 0 if is_final else OVERLAP
+        overlap = 0 if self._is_final() else OVERLAP
         for runs in self._attempts.values():
             start, missing = 0, count
             for k, attempt in enumerate(reversed(runs.attempts)):
@@ -284,8 +281,7 @@ class _Reading:
 
     def _start_of_last(self, stream: str, count: int) -> tuple[int, int]:
         """Return the time from which a stream has this many lines, or all, and how many there are."""
-        end = {} if self._until is None else {"endTime": self._until}
-        params: dict[str, Any] = {"logGroupName": self._group, "logStreamName": stream, **end}
+        params: dict[str, Any] = {"logGroupName": self._group, "logStreamName": stream, **self._end}
         params |= {"startTime": self._since, "startFromHead": False, "limit": min(10_000, 1000 + count)}
         found = 0
         try:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 
 from shunter.errors import BackendError, ConfigError
@@ -21,10 +19,8 @@ _HELP = (
     "Install it: https://docs.aws.amazon.com/systems-manager/latest/userguide/"
     "session-manager-working-with-install-plugin.html"
 )
-#: Plug-ins after this version take the token from a variable, which other users do not see.
-_LAST_WITHOUT_VARIABLE = (1, 2, 497, 0)
+#: The variable from which plug-ins after 1.2.497 take a session's token, so that other users do not see it.
 _VARIABLE = "AWS_SSM_START_SESSION_RESPONSE"
-_VERSION_SECONDS = 20
 
 
 def require_plugin() -> None:
@@ -54,23 +50,9 @@ def join_session(
         profile: the profile by which it was begun; "" for that of the environment.
         endpoint: the endpoint of the service that began it.
     """
-    text = json.dumps(dict(session))
-    env = dict(os.environ)
-    if _version() > _LAST_WITHOUT_VARIABLE:
-        env[_VARIABLE] = text
-        text = _VARIABLE
-    words = [PLUGIN, text, region, "StartSession", profile, json.dumps({"Target": target}), endpoint]
+    env = {**os.environ, _VARIABLE: json.dumps(dict(session))}
+    words = [PLUGIN, _VARIABLE, region, "StartSession", profile, json.dumps({"Target": target}), endpoint]
     try:
         return run_joined(words, env)
     except OSError as error:
         raise BackendError(f"cannot start {PLUGIN}: {error.strerror or error}", hint=_HELP) from error
-
-
-def _version() -> tuple[int, ...]:
-    try:
-        answer = subprocess.run(
-            [PLUGIN, "--version"], capture_output=True, text=True, check=False, timeout=_VERSION_SECONDS
-        ).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return tuple(map(int, answer.split("."))) if re.fullmatch(r"\d+(\.\d+){0,3}", answer) else ()

@@ -7,20 +7,17 @@ each queue, and one for each hundred jobs, whose tags tell which are ours.
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from shunter.parallel import for_all
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse
-from shunter.schedulers.aws import aws_names
+from shunter.schedulers.aws import aws_names, batch_jobs
 from shunter.schedulers.aws.batch_jobs import (
     JobRef,
     JustSubmitted,
     find_by_name,
-    is_part,
-    job_pages,
     seconds_of,
 )
 from shunter.schedulers.aws.session import AwsSession, SessionPool
@@ -394,7 +391,6 @@ def _is_deleted(job: Job | None) -> bool:
     return job is not None and aws_names.TAG_DELETED in (job.get("tags") or {})
 
 
-_ALL_TIMES = 1  # milliseconds since the epoch
 # What `list` keeps of each job's description.
 _KEPT = (
     "jobId",
@@ -435,9 +431,8 @@ def list_jobs(
     """
     wanted = None if states is None else frozenset(states)
     queues = [queue] if queue is not None else queue_names(session)
-    found = {
-        job["jobId"]: (aws_names.queue_name(name), job) for name, job in _summaries(session, queues, since)
-    }
+    summaries = batch_jobs.list_jobs(session, "ListJobs", queues, since, keep=_kept)
+    found = {job["jobId"]: (aws_names.queue_name(name), job) for name, job in summaries}
     if wanted is not None:
         found = {key: pair for key, pair in found.items() if app_state_of_listed(pair[1]) & wanted}
     if not everything:
@@ -460,27 +455,6 @@ def app_state_of_listed(job: dict[str, Any]) -> frozenset[AppState]:
     if kind_of(job) == ARRAY and state is AppState.PENDING:
         return frozenset({state, AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED})
     return frozenset({state})
-
-
-def _summaries(
-    session: AwsSession, queues: list[str], since: float | None
-) -> list[tuple[str, dict[str, Any]]]:
-    after = str(_ALL_TIMES if since is None else max(int(since * 1000) - 1, _ALL_TIMES))
-    stopped = threading.Event()
-
-    def list_queue(queue: str) -> list[tuple[str, dict[str, Any]]]:
-        found = []
-        for page in job_pages(session, "ListJobs", queue, "AFTER_CREATED_AT", after):
-            found += [(queue, _kept(job)) for job in page if not is_part(job) and _is_since(job, since)]
-            if stopped.is_set():
-                break
-        return found
-
-    return [pair for found in for_all(list_queue, queues, on_failure=stopped.set) for pair in found]
-
-
-def _is_since(job: dict[str, Any], since: float | None) -> bool:
-    return since is None or job.get("createdAt", 0) >= int(since * 1000)
 
 
 def _kept(job: dict[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         self._jobs = JobFinder(
             given, lambda app_id: self.context.native_id(app_id), lambda: self.context.configured_options()
         )
-        self._inspector: QueueInspector | None = None
+        self._inspector = QueueInspector()
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
@@ -305,8 +305,6 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         return session, job, [known[replica] for replica in replicas]
 
     def _why_waiting(self, session: AwsSession, job: Job) -> str:
-        if self._inspector is None:
-            self._inspector = QueueInspector()
         needs: dict[str, int] = {}
         for place in observe.replicas_of(job):
             for kind, value in observe.needs_of(place.container).items():

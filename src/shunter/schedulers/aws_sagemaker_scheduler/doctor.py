@@ -23,6 +23,7 @@ Statement = Mapping[str, Any]
 
 CALLER = "permissions of the caller"
 ROLE = "permissions of the role"
+_DEFAULT = "default bucket"
 #: Ends of the ARNs of statements that are for any role, image or key.
 _ANY = (":role/*", ":repository/*", ":key/*")
 #: Services whose resources have policies of their own.
@@ -54,7 +55,6 @@ class _Examination:
         caller, role = policies.of_caller(), policies.of_role()
         yield from guarded(CALLER, lambda: self._caller(caller))
         yield from guarded(ROLE, lambda: self._rights(ROLE, self.role, role))
-        yield from guarded("default bucket", lambda: self._default_bucket(policies))
         for name, what in _buckets(policies).items():
             yield from guarded(what, partial(self._bucket, name, what))
         if self.opts.batch_queue:
@@ -140,31 +140,18 @@ class _Examination:
 
     # ---- buckets and logs
 
-    def _default_bucket(self, policies: Policies) -> Iterator[Check]:
-        name = policies.default_bucket
-        if not name:
-            return
-        try:
-            found = find_bucket(self.session, name, policies.account)
-        except AwsForbiddenError:
-            yield Check(
-                "default bucket",
-                False,
-                f"{name} cannot be used: it is another account's, or s3:ListBucket is missing",
-                "Name a bucket of yours: -cfg output_path=s3://BUCKET/PREFIX.",
-            )
-            return
-        if found is None:
-            yield Check("default bucket", None, f"{name} does not exist yet: the first job makes it")
-        else:
-            yield Check("default bucket", True, name)
-
     def _bucket(self, name: str, what: str) -> Iterator[Check]:
         try:
-            answer = find_bucket(self.session, name)
+            owner = self.who.split(":")[4] if what == _DEFAULT else ""
+            answer = find_bucket(self.session, name, owner)
         except AwsForbiddenError:
-            hint = "s3:ListBucket is missing in the policy of the caller, or in the bucket's policy."
+            hint = (
+                "It is another account's, or the policy of the caller or of the bucket lacks s3:ListBucket."
+            )
             yield Check(what, False, f"access to the bucket {name} is denied", hint)
+            return
+        if answer is None and what == _DEFAULT:
+            yield Check(what, None, f"{name} does not exist yet: the first job makes it")
             return
         if answer is None:
             hint = f"aws s3 mb s3://{name} --region {self.region}"
@@ -213,13 +200,11 @@ def _denied(name: str, principal: str, statement: Statement, denials: Sequence[D
 
 
 def _buckets(policies: Policies) -> dict[str, str]:
-    """Return the buckets that are checked, without the default one: name -> what it is for."""
-    found: dict[str, str] = {}
+    """Return the buckets that are checked: name -> what it is for."""
+    found = {policies.default_bucket: _DEFAULT} if policies.default_bucket else {}
     for kind, prefixes in policies.places.items():
         for prefix in prefixes:
-            name = prefix.partition("/")[0]
-            if name != policies.default_bucket:
-                found.setdefault(name, f"{kind} bucket")
+            found.setdefault(prefix.partition("/")[0], f"{kind} bucket")
     return found
 
 

@@ -27,7 +27,6 @@ from shunter.specs.options import (
 from shunter.system.identity import user_name
 
 FILE = "File"
-INPUT_MODES = (FILE, "FastFile", "Pipe")
 
 
 def optional(help: str, **metadata: Any) -> Any:

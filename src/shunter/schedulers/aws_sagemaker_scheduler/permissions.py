@@ -15,14 +15,8 @@ from shunter.schedulers.aws.iam import LOG_IN, PULL, allow, pushing
 from shunter.schedulers.aws_sagemaker_scheduler import names
 from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts, as_object
 
-_JOBS = (
-    "AddTags",
-    "CreateTrainingJob",
-    "DeleteTrainingJob",
-    "DescribeTrainingJob",
-    "ListTags",
-    "StopTrainingJob",
-)
+_VERBS = ("Create", "Delete", "Describe", "Stop")
+_JOBS = ("AddTags", "ListTags", *(f"{verb}TrainingJob" for verb in _VERBS))
 _QUEUED_JOBS = ("DescribeServiceJob", "SubmitServiceJob", "TagResource", "TerminateServiceJob")
 _READ_LOGS = ("logs:DescribeLogStreams", "logs:FilterLogEvents", "logs:GetLogEvents")
 _WRITE_LOGS = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
@@ -107,9 +101,7 @@ class Policies:
             queue = self._arn("batch", f"job-queue/{aws_names.queue_name(opts.batch_queue)}")
             queued = [queue, self._arn("batch", "service-job/*")]
             statements.append(allow("QueuedJobs", _of("batch", _QUEUED_JOBS), queued))
-            # the first is called before a submission, and both by `list`
-            looks = ["batch:DescribeJobQueues", "batch:ListServiceJobs"]
-            statements.append(allow("LookAtQueues", looks, ["*"]))
+            statements.append(allow("Queues", ["batch:DescribeJobQueues", "batch:ListServiceJobs"], ["*"]))
         if opts.image_repo:
             statements += pushing(self._repository)
         return [*statements, *self._key("EncryptCode", ["Decrypt", "GenerateDataKey"], opts.output_kms_key)]

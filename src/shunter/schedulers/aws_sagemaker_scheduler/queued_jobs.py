@@ -25,6 +25,7 @@ from shunter.schedulers.aws.batch_jobs import (
     find_by_name,
     is_missing,
     job_pages,
+    list_jobs,
     seconds_of,
 )
 from shunter.schedulers.aws.session import AwsSession
@@ -58,25 +59,19 @@ class QueuedJobs:
 
     Args:
         session_of: gives the session by which a job is reached, by its id.
-        recall: gives what the history keeps of a job of ours: the ARN of its service job.
+        ref_of: gives where a job is, as far as this process or the history knows.
     """
 
-    def __init__(self, session_of: Callable[[str], AwsSession], recall: Callable[[str], str | None]) -> None:
+    def __init__(self, session_of: Callable[[str], AwsSession], ref_of: Callable[[str], JobRef]) -> None:
         self._session_of = session_of
-        self._recall = recall
-        self._ids: dict[str, str] = {}
-        self._just_submitted = JustSubmitted()
-
-    def remember(self, app_id: str, job_id: str) -> None:
-        """Keep Batch's id of a job that was submitted just now."""
-        self._ids[app_id] = job_id
-        self._just_submitted.add(app_id)
+        self._ref_of = ref_of
+        self._found: dict[str, str] = {}
+        self.just_submitted = JustSubmitted()
 
     def _id(self, app_id: str) -> str:
-        if app_id not in self._ids:
-            ref = JobRef.from_text(self._recall(app_id) or "")
-            self._ids[app_id] = ref.job_id if ":service-job/" in ref.arn else ""
-        return self._ids[app_id]
+        """Return Batch's id of a job; "" if it is not known."""
+        ref = self._ref_of(app_id)
+        return ref.job_id if ":service-job/" in ref.arn else self._found.get(app_id, "")
 
     # ---- observing
 
@@ -88,22 +83,22 @@ class QueuedJobs:
             found = find_by_name(session, "ListServiceJobs", queue, name)
             if not found:
                 return None
-            job_id = self._ids[app_id] = found[0]["jobId"]
+            job_id = self._found[app_id] = found[0]["jobId"]
         service = _describe_service_job(session, job_id)
         if service is None:
             return None
-        self._just_submitted.remove(app_id)
+        self.just_submitted.remove(app_id)
         return None if aws_names.TAG_DELETED in (service.get("tags") or {}) else service
 
     def exists(self, app_id: str) -> bool:
         """Tell whether a job of this id exists."""
-        return self.find(app_id) is not None or app_id in self._just_submitted
+        return self.find(app_id) is not None or app_id in self.just_submitted
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what Batch says of a job, and SageMaker of its last attempt."""
         service = self.find(app_id)
         if service is None:
-            return self._just_submitted.describe(app_id)
+            return self.just_submitted.describe(app_id)
         return describe(app_id, service, self._training(app_id, service))
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
@@ -123,7 +118,7 @@ class QueuedJobs:
             for app_id in own:
                 service = found.get(app_id.rpartition(":")[2])
                 if service is None or aws_names.TAG_DELETED in (service.get("tags") or {}):
-                    result[app_id] = self._just_submitted.describe(app_id)
+                    result[app_id] = self.just_submitted.describe(app_id)
                 else:
                     result[app_id] = brief(app_id, service)
         return result
@@ -144,7 +139,7 @@ class QueuedJobs:
         if service is not None:
             is_open = not _is_over(service)
         else:
-            is_open = bool(job_id) and app_id in self._just_submitted
+            is_open = bool(job_id) and app_id in self.just_submitted
         if not is_open:
             return
         try:
@@ -217,7 +212,7 @@ def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[
     """
     found: dict[str, dict[str, Any]] = {}
     missing = dict(wanted)
-    for pages, page in enumerate(_all_of(session, queue), 1):
+    for pages, page in enumerate(job_pages(session, "ListServiceJobs", queue, "AFTER_CREATED_AT", "1"), 1):
         for job in page:
             if job.get("jobName") in missing:
                 found[job["jobName"]] = job
@@ -233,11 +228,6 @@ def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[
 
     answers = zip(missing, for_all(ask, list(missing)), strict=True)
     return found | {name: job for name, job in answers if job is not None}
-
-
-def _all_of(session: AwsSession, queue: str, since: float | None = None) -> Iterator[list[dict[str, Any]]]:
-    after = str(max(int((since or 0) * 1000) - 1, 1))
-    return job_pages(session, "ListServiceJobs", queue, "AFTER_CREATED_AT", after)
 
 
 # ---- states
@@ -378,11 +368,12 @@ def list_all(
     queues, training = for_all(lambda ask: ask(), asked)
     through = {_app_id_of(job).rpartition(":")[0] for job in training} - {""}
     wanted = list(dict.fromkeys([*queues, *([] if queue else sorted(through))]))
-    services = [
-        (each, job)
-        for each, job in _list_service_jobs(session, wanted, since, must=bool(queue))
-        if name in job["jobName"] and (since is None or (job.get("createdAt") or 0) >= int(since * 1000))
-    ]
+
+    def passes(error: AwsError) -> bool:  # not for a queue that was asked for
+        return not queue and (is_missing(error) or isinstance(error, AwsForbiddenError))
+
+    listed = list_jobs(session, "ListServiceJobs", wanted, since, passes=passes)
+    services = [(each, job) for each, job in listed if name in job["jobName"]]
     rows = _rows(session, services, training, everything=everything)
     if queue:
         return rows
@@ -410,21 +401,6 @@ def _queues(session: AwsSession, queue: str) -> list[str]:
     return [each["jobQueueName"] for each in found if each.get("jobQueueType") == TRAINING]
 
 
-def _list_service_jobs(
-    session: AwsSession, queues: Iterable[str], since: float | None, *, must: bool
-) -> list[tuple[str, dict[str, Any]]]:
-    """Return the jobs of queues, each with its queue."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for queue in queues:
-        try:
-            for page in _all_of(session, queue, since):
-                found |= {job["jobId"]: (queue, job) for job in page}
-        except AwsError as error:
-            if must or not (is_missing(error) or isinstance(error, AwsForbiddenError)):
-                raise
-    return list(found.values())
-
-
 def _rows(
     session: AwsSession,
     services: Sequence[tuple[str, ServiceJob]],
@@ -450,7 +426,7 @@ def _rows(
     rows = []
     all_tags = for_all(tags, [job for _, job in services])
     for (queue, job), own in zip(services, all_tags, strict=True):
-        if everything or (aws_names.TAG_VERSION in own and aws_names.TAG_DELETED not in own):
+        if everything or aws_names.is_ours(own):
             name = job["jobName"]
             title = own.get(aws_names.TAG_APP_NAME) or name.rpartition("-")[0] or name
             row = ListAppResponse(aws_names.make_app_id(queue, name), _state_of(job), name=title)
@@ -465,12 +441,12 @@ def _attempts_of(services: Sequence[ServiceJob]) -> Callable[[str], bool]:
 
     Batch names attempts ``AWSBatch``, then the request's name, as far as there is room, and 32 digits.
     """
-    aws_names = [service["jobName"] for service in services]
+    known = [service["jobName"] for service in services]
     latest = {name for service in services for name in training_jobs(service)}
 
     def is_attempt(name: str) -> bool:
         made = re.fullmatch(r"AWSBatch(.+?)[0-9a-f]{32}", name)
-        return name in latest or (made is not None and any(each.startswith(made[1]) for each in aws_names))
+        return name in latest or (made is not None and any(each.startswith(made[1]) for each in known))
 
     return is_attempt
 

@@ -85,7 +85,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         self._given = {**(clients or {}), **({"sagemaker": client} if client is not None else {})}
         self._sessions = SessionPool(self._given, lambda: self.context.configured_options())
         self._refs: dict[str, JobRef] = {}
-        self._made_queued: QueuedJobs | None = None
+        self._queued = QueuedJobs(self._session_of_job, self._ref)
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
@@ -163,7 +163,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         check_requests(job)
         arn, batch_id = submit(self._session_of(cfg), job)
         if batch_id:
-            self._queued.remember(job.app_id, batch_id)
+            self._queued.just_submitted.add(job.app_id)
         ref = self._refs[job.app_id] = JobRef.from_arn(arn, cfg.get("profile") or "")
         dryrun_info.native_id = ref.to_text()
         return job.app_id
@@ -290,15 +290,6 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         return read_logs(self._session_of_job(app_id), job, replicas, query)
 
     # ---- sessions
-
-    @property
-    def _queued(self) -> QueuedJobs:
-        """The jobs that go through a queue; made when it is asked for."""
-        if self._made_queued is None:
-            self._made_queued = QueuedJobs(
-                self._session_of_job, lambda app_id: self.context.native_id(app_id)
-            )
-        return self._made_queued
 
     def _job(self, app_id: str) -> dict[str, Any] | None:
         if not names.is_job_name(app_id):

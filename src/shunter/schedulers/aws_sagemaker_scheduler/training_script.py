@@ -195,6 +195,12 @@ _STRATEGIES = {
     "dataparallel": {"enabled", "custom_mpi_options"},
     "modelparallel": {"enabled", "parameters"},
 }
+_TYPES: dict[str, tuple[type, str]] = {
+    "enabled": (bool, "true or false"),
+    "processes_per_host": (int, "a whole number"),
+    "custom_mpi_options": (str, "text, the options of mpirun"),
+    "parameters": (dict, "an object"),
+}
 _SWITCHES = {
     "pytorchxla": "sagemaker_pytorch_xla_multi_worker_enabled",
     "parameter_server": "sagemaker_parameter_server_enabled",
@@ -318,14 +324,8 @@ def _settings_problems(kind: str, settings: Any, known: set[str]) -> Iterator[st
     for key, value in settings.items():
         if key not in known:
             yield f"{kind} has no setting {key!r}. {did_you_mean(str(key), known)}"
-        elif key == "enabled" and not isinstance(value, bool):
-            yield f"{kind}.enabled must be true or false, not {value!r}"
-        elif key == "processes_per_host" and (not isinstance(value, int) or value < 1):
-            yield f"{kind}.processes_per_host must be a whole number ≥ 1, not {value!r}"
-        elif key == "custom_mpi_options" and not isinstance(value, str):
-            yield f"{kind}.custom_mpi_options must be text, the options of mpirun, not {value!r}"
-        elif key == "parameters" and not isinstance(value, dict):
-            yield f"{kind}.parameters must be an object, not {value!r}"
+        elif key in _TYPES and not isinstance(value, _TYPES[key][0]):
+            yield f"{kind}.{key} must be {_TYPES[key][1]}, not {value!r}"
 
 
 def _rule_problems(
