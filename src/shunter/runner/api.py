@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from shunter.errors import AccessError, ShunterError, StateStoreError
+from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreError
 from shunter.git import GitProbe
 from shunter.progress import Progress
 from shunter.runner import observation
@@ -23,6 +23,7 @@ from shunter.runner.records import DELETED, JobRecord
 from shunter.runner.rerun import repeated
 from shunter.runner.submit import record_git_facts, submit, working_in
 from shunter.schedulers.api import (
+    CancelsReplicas,
     Context,
     DescribeAppResponse,
     ListAppResponse,
@@ -529,8 +530,17 @@ class Runner:
             scheduler.cancel(app_id)
 
     def cancel_replicas(self, app_handle: AppHandle, replicas: Sequence[tuple[str, int]]) -> None:
-        """Ask single replicas of an array to stop; see `Scheduler.cancel_replicas`."""
+        """Ask single replicas of an array to stop; the others go on.
+
+        Raises:
+            ConfigError: they belong together, or their scheduler cannot stop some of them alone.
+        """
         scheduler, app_id = self._locate(app_handle)
+        if not isinstance(scheduler, CancelsReplicas):
+            raise ConfigError(
+                f"{scheduler.backend} cannot cancel single replicas",
+                hint="Without ROLE/ID the whole job is cancelled.",
+            )
         with log_event("cancel", scheduler.backend, self._name, app_id=app_id):
             scheduler.cancel_replicas(app_id, replicas)
 

@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from shunter.backoff import polling
 from shunter.errors import BackendError, ConfigError, ShunterError, UnreachableError
@@ -71,6 +71,18 @@ class Context:
     def configured_options(self) -> Mapping[str, Any]:
         """Return the scheduler's options that are configured for this directory, without defaults."""
         return {}
+
+
+@runtime_checkable
+class CancelsReplicas(Protocol):
+    """A scheduler that can stop some replicas of an array alone."""
+
+    def cancel_replicas(self, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
+        """Ask single replicas to stop, by role and index; the others go on.
+
+        Raises:
+            ConfigError: the job's replicas belong together.
+        """
 
 
 class Scheduler(ABC, Generic[T]):
@@ -304,17 +316,6 @@ class Scheduler(ABC, Generic[T]):
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
         """Ask jobs to stop, with few calls where the backend allows it; returns what failed for each."""
         return {app_id: attempt(self.cancel, app_id) for app_id in app_ids}
-
-    def cancel_replicas(self, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
-        """Ask single replicas to stop, by role and index; the others go on.
-
-        Raises:
-            ConfigError: the job's replicas belong together, or the backend cannot stop some of them alone.
-        """
-        raise ConfigError(
-            f"{self.backend} cannot cancel single replicas",
-            hint="Without ROLE/ID the whole job is cancelled.",
-        )
 
     def delete(self, app_id: str) -> None:
         """Remove what the scheduler keeps of a job that has ended. Does nothing if it does not exist.
