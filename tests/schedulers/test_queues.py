@@ -181,7 +181,7 @@ def test_missing_programs_are_a_clear_error(
     running = queue.submit("sleep 600")
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name in ("sh", "id"):
+    for name in ["sh", "id", "stat", "dirname", "mkdir", "mktemp", "tar", "mv", "rm", "chmod", "cat"]:
         (programs / name).symlink_to(shutil.which(name) or "")
     with monkeypatch.context() as changed:
         changed.setenv("PATH", str(programs))

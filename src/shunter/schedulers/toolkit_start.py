@@ -37,10 +37,10 @@ LONGEST_DOCUMENT = 64 * 1024
 Places = Callable[[Role], ToolkitPlace | None]
 
 
-def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_of: Places) -> Iterator[str]:
+def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_of: Places) -> list[str]:
     """Change, in place, the command of every role that the toolkit runs, or that has a command per replica.
 
-    Yields a warning for each script that will not find what it uses.
+    Returns a warning for each script that will not find what it uses.
 
     Args:
         app: the job.

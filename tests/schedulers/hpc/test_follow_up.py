@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from shunter._toolkit import follow_up
+from shunter.diagnosis.causes import causes_table
 from shunter.errors import ConfigError
 from shunter.specs.app import AppDef, Resource
 from shunter.specs.status import AppState
@@ -172,3 +174,15 @@ def test_a_program_that_hangs_is_stopped_if_that_is_asked(cluster):
     found = cluster.wait(app_id, PATIENCE)
     assert found.state == AppState.FAILED
     assert "stopped because it hung: no output for 0.5 s" in found.msg
+
+
+@pytest.mark.parametrize(("code", "state"), [("0", "CANCELLED"), ("3", "FAILED")])
+def test_others_are_told_that_single_replicas_were_cancelled(tmp_path, code, state):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "job.json").write_text('{"layout": [["r", 3]]}')
+    (tmp_path / "follow-up.json").write_text(json.dumps({"states": {}, "table": causes_table()}))
+    for k in (0, 1):
+        (tmp_path / "state" / f"r-{k}.0.start").write_text("host=n1\n")
+        (tmp_path / "state" / f"r-{k}.0.exit").write_text(f"code={code}\nwhy=ended\n")
+    (tmp_path / "state" / "r-2.cancelled").write_text("ann")  # it had not started
+    assert follow_up.end_of(follow_up.JobFolder(str(tmp_path)), []).state == state

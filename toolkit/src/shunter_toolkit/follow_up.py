@@ -91,7 +91,16 @@ class JobFolder:
         return [json.loads(line) for line in self.text("retries").splitlines() if line.strip()]
 
     def replicas(self) -> list[str]:
-        """Return the names of all replicas, in order."""
+        """Return the names of the replicas, in order, without those that were cancelled alone."""
+        alone = set(self.cancelled_alone())
+        return [name for name in self._all_replicas() if name not in alone]
+
+    def cancelled_alone(self) -> list[str]:
+        """Return the replicas of an array that were cancelled while the others went on."""
+        noted = {name.rpartition(".cancelled")[0] for name in os.listdir(os.path.join(self.path, "state"))}
+        return [name for name in self._all_replicas() if name in noted]
+
+    def _all_replicas(self) -> list[str]:
         return [f"{role}-{k}" for role, count in self.document["layout"] for k in range(count)]
 
     def _read_records(self) -> None:
@@ -216,7 +225,8 @@ def end_of(job: JobFolder, native_states: Sequence[str]) -> End:
     exits = [ended for _, _, ended in final if ended is not None]
     is_over = bool(final) and len(exits) == len(final) and all(each.get("why") == "ended" for each in exits)
     if _all_succeeded(job):
-        return End("SUCCEEDED")
+        alone = job.cancelled_alone()
+        return End("CANCELLED", f"{len(alone)} of its replicas were cancelled") if alone else End("SUCCEEDED")
     if cancelled_by or os.path.exists(os.path.join(job.path, "cancelled")):
         return End("CANCELLED", f"cancelled by {cancelled_by or 'somebody'}")
     if any(each.get("why") == "time-limit" for each in exits):

@@ -19,6 +19,18 @@ MOST_FRESH_SECONDS = 30.0
 #: How many jobs one query asks for: command lines and servers have limits.
 CHUNK = 1000
 
+#: The state of an array, or of a job of several parts, is the first of these that one of its elements has.
+PRECEDENCE = (
+    AppState.RUNNING,
+    AppState.UNREACHABLE,
+    AppState.UNKNOWN,
+    AppState.SUSPENDED,
+    AppState.PENDING,
+    AppState.FAILED,
+    AppState.CANCELLED,
+    AppState.SUCCEEDED,
+)
+
 
 @dataclass
 class NativeReplica:
@@ -121,9 +133,11 @@ class JobQuery:
     ) -> None:
         self._fetch = fetch
         self._chunk = chunk
-        self._condition = threading.Condition()
+        #: Held by the one caller that asks the queue.
+        self._asking = threading.Lock()
+        self._lock = threading.Lock()
+        #: What callers want to know, and the one that asks next asks for.
         self._waiting: dict[str, JobIds] = {}
-        self._is_running = False
         self._answers: dict[str, tuple[float, list[NativeJob] | BaseException]] = {}
         #: The native ids that were asked for, by job.
         self._asked: dict[str, list[str]] = {}
@@ -136,37 +150,44 @@ class JobQuery:
             UnreachableError: the queue does not answer.
         """
         asked_at = time.monotonic()
-        with self._condition:
-            stale = [ref for ref in refs if not self._is_fresh(ref, asked_at)]
-            self._waiting.update({ref.app_id: ref for ref in stale})
-            while any(not self._is_fresh(ref, asked_at) for ref in stale):
-                if self._is_running:
-                    self._condition.wait()
-                    continue
-                work, self._waiting = list(self._waiting.values()), {}
-                work = work or list(stale)
-                self._is_running = True
-                self._condition.release()
-                try:
-                    answers, seconds = self._made(work)
-                finally:
-                    self._condition.acquire()
-                    self._is_running = False
-                    self._condition.notify_all()
-                now = time.monotonic()
-                self._fresh = min(max(FRESH_SECONDS, FRESH_FACTOR * seconds), MOST_FRESH_SECONDS)
-                self._answers.update({app_id: (now, answer) for app_id, answer in answers.items()})
-                self._asked.update({ref.app_id: list(ref.native_ids) for ref in work})
-            found = {ref.app_id: self._answers[ref.app_id][1] for ref in refs}
-            self._forget()
+        while (found := self._known(refs, asked_at)) is None:
+            with self._asking:
+                if self._known(refs, asked_at) is None:  # or else another caller has asked for these, too
+                    self._ask_for_all()
         for answer in found.values():
             if isinstance(answer, BaseException):
                 raise answer
         return {app_id: answer for app_id, answer in found.items() if isinstance(answer, list) and answer}
 
+    def _known(
+        self, refs: Sequence[JobIds], asked_at: float
+    ) -> dict[str, list[NativeJob] | BaseException] | None:
+        """Return the answers if all are fresh; None if not, and the stale ones are asked for next."""
+        with self._lock:
+            stale = {ref.app_id: ref for ref in refs if not self._is_fresh(ref, asked_at)}
+            if not stale:
+                return {ref.app_id: self._answers[ref.app_id][1] for ref in refs}
+            self._waiting.update(stale)
+            return None
+
+    def _ask_for_all(self) -> None:
+        """Ask the queue for all that callers wait for."""
+        with self._lock:
+            work, self._waiting = list(self._waiting.values()), {}
+        answers, seconds = self._made(work)
+        now = time.monotonic()
+        with self._lock:
+            self._fresh = min(max(FRESH_SECONDS, FRESH_FACTOR * seconds), MOST_FRESH_SECONDS)
+            self._answers = {
+                key: old for key, old in self._answers.items() if now - old[0] < MOST_FRESH_SECONDS
+            }
+            self._answers.update({app_id: (now, answer) for app_id, answer in answers.items()})
+            self._asked.update({ref.app_id: list(ref.native_ids) for ref in work})
+            self._asked = {key: ids for key, ids in self._asked.items() if key in self._answers}
+
     def forget(self, app_ids: Sequence[str]) -> None:
         """Forget answers: the jobs have been changed."""
-        with self._condition:
+        with self._lock:
             for app_id in app_ids:
                 self._answers.pop(app_id, None)
 
@@ -188,8 +209,3 @@ class JobQuery:
         if self._asked.get(ref.app_id) != ref.native_ids:
             return False  # it has been submitted again since
         return found is not None and (found[0] >= asked_at or asked_at - found[0] < self._fresh)
-
-    def _forget(self) -> None:
-        limit = time.monotonic() - MOST_FRESH_SECONDS
-        self._answers = {key: value for key, value in self._answers.items() if value[0] >= limit}
-        self._asked = {key: ids for key, ids in self._asked.items() if key in self._answers}

@@ -13,9 +13,9 @@ import re
 import time
 from collections.abc import Mapping
 
-from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
+from shunter.schedulers.hpc.queries import PRECEDENCE, NativeJob, NativeReplica
 from shunter.schedulers.lsf_scheduler.reasons import exit_code, judge
-from shunter.specs.status import AppState, is_terminal
+from shunter.specs.status import is_terminal
 
 #: The fields that are requested. All of them are in 10.1.
 FIELDS = (
@@ -60,7 +60,7 @@ def native_jobs(records: Mapping[str, list[dict[str, str]]], now: float) -> dict
 def _native_job(number: str, records: list[dict[str, str]], now: float) -> NativeJob:
     seen = [judge(record) for record in records]
     states = [state for state, _ in seen]
-    leading = next(wanted for wanted in _ORDER if wanted in states)
+    leading = min(states, key=PRECEDENCE.index)
     which = states.index(leading)
     main = records[which]
     stats = list(dict.fromkeys(record.get("STAT", "") for record in records))
@@ -87,19 +87,6 @@ def _native_job(number: str, records: list[dict[str, str]], now: float) -> Nativ
         ended_at=max(ends, default=None) if is_terminal(leading) else None,
         replicas=replicas,
     )
-
-
-#: States in order of precedence: an array has the first of them that any of its elements has.
-_ORDER = (
-    AppState.RUNNING,
-    AppState.UNREACHABLE,
-    AppState.UNKNOWN,
-    AppState.SUSPENDED,
-    AppState.PENDING,
-    AppState.FAILED,
-    AppState.CANCELLED,
-    AppState.SUCCEEDED,
-)
 
 
 def host_names(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
 
-from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
+from shunter.schedulers.hpc.queries import PRECEDENCE, NativeJob, NativeReplica
 from shunter.schedulers.sge_scheduler.reasons import LOST, RAN, RESCHEDULED, judge, reason_of, state_of
 from shunter.specs.status import AppState
 
@@ -138,7 +138,7 @@ def native_jobs(rows: Iterable[QueueRow], details: Mapping[str, Details]) -> dic
 
 def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> NativeJob:
     states = [state_of(row.letters) for row in rows]
-    leading = next((wanted for wanted in _ORDER if wanted in states), AppState.UNKNOWN)
+    leading = min(states, key=PRECEDENCE.index)
     main = rows[states.index(leading)]
     letters = ",".join(dict.fromkeys(row.letters for row in rows))
     running = [row for row, state in zip(rows, states, strict=True) if state == AppState.RUNNING]
@@ -159,10 +159,6 @@ def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> N
         started_at=(details.started_at if details else None) or (running[0].time if running else None),
         replicas=replicas,
     )
-
-
-_ORDER = (AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING)
-_WORST_FIRST = (AppState.FAILED, AppState.CANCELLED, AppState.SUCCEEDED)
 
 
 # ---- qacct
@@ -218,7 +214,7 @@ def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
         if len(last) < len(tasks):
             continue
         verdicts = {task: judge(run) for task, run in last.items()}
-        worst = min(verdicts, key=lambda task: _WORST_FIRST.index(verdicts[task][0]))
+        worst = min(verdicts, key=lambda task: PRECEDENCE.index(verdicts[task][0]))
         state, reason = verdicts[worst]
         runs = list(last.values())
         found[number] = NativeJob(

@@ -245,8 +245,6 @@ def with_check(script: str, folder: str, others: list[str]) -> str:
 
     ``-hold_jid`` alone waits for any end, not for success.
     """
-    if not others:
-        return script
     check = f"sh {shlex.quote(f'{folder}/{REQUIRE_SCRIPT}')} {shlex.join(others)} || exit 0\n"
     head, mark, rest = script.partition("\nexport SHUNTER_WARNING_SIGNALS")
     return f"{head}\n{check}{mark.lstrip()}{rest}"

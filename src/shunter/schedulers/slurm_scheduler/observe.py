@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
+from shunter.schedulers.hpc.queries import PRECEDENCE, NativeJob, NativeReplica
 from shunter.schedulers.slurm_scheduler.reasons import reason_of, state_of
 from shunter.specs.status import AppState, is_terminal
 
@@ -141,16 +141,14 @@ def _leader(units: list[QueueEntry]) -> QueueEntry:
     """Return the task or component whose state stands for the whole submission."""
     open_ones = [entry for entry in units if not is_terminal(entry.state)]
     if open_ones:
-        order = [AppState.RUNNING, AppState.UNKNOWN, AppState.SUSPENDED, AppState.PENDING]
-        found = min(open_ones, key=lambda entry: order.index(entry.state) if entry.state in order else 9)
+        found = min(open_ones, key=lambda entry: PRECEDENCE.index(entry.state))
         if found.native_state == "COMPLETING":  # one that is about to end says nothing of the others
             found = next((entry for entry in open_ones if entry.native_state == "RUNNING"), found)
         if found.state == AppState.PENDING and len(open_ones) < len(units):
             found = copy.copy(found)
             found.state = AppState.RUNNING  # some have ended: the job is under way
         return found
-    order = [AppState.FAILED, AppState.CANCELLED, AppState.SUCCEEDED]
-    return min(units, key=lambda entry: order.index(entry.state))
+    return min(units, key=lambda entry: PRECEDENCE.index(entry.state))
 
 
 def task_indices(text: str) -> list[int]:
