@@ -1,4 +1,4 @@
-"""Workspaces that roles name."""
+"""Roles with workspaces of their own: each is started where its code is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from shunter.compat.plugin_scheduler import PluginScheduler
 from shunter.errors import ConfigError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.responses import ListAppResponse
-from shunter.specs import AppDef, AppDryRunInfo, Role, Workspace
+from shunter.specs import AppDef, AppDryRunInfo, AppState, Role, Workspace
 from shunter.workspace.api import WorkspaceMixin
+from tests.schedulers.docker.conftest import image as image
 
 
 @pytest.fixture
@@ -37,6 +38,49 @@ def dinner(folders: Path, image: str = "") -> AppDef:
     return AppDef("dinner", [*roles, Role("door", image, entrypoint="ls")])
 
 
+def check(scheduler: str, app: AppDef) -> None:
+    with get_runner("s") as runner:
+        handle = runner.run(app, scheduler, {})
+        status = runner.wait(handle)
+        assert status is not None
+        assert status.state is AppState.SUCCEEDED
+        assert list(runner.log_lines(handle, "chef")) == ["chef no. 0 $HOME in greet.sh\n"]
+        assert list(runner.log_lines(handle, "guest")) == ["guest no. 0 $HOME in greet.sh\n"]
+        assert list(runner.log_lines(handle, "door")) == ["chef\n", "guest\n"]
+        again = runner.rerun(handle)
+        assert runner.wait(again).state is AppState.SUCCEEDED  # type: ignore[union-attr]
+        assert list(runner.log_lines(again, "guest")) == ["guest no. 0 $HOME in greet.sh\n"]
+        runner.delete(handle)
+        runner.delete(again)
+
+
+def test_each_role_starts_where_its_code_is(folders: Path) -> None:
+    app = dinner(folders)
+    check("local_cwd", app)
+    assert app.roles[0].entrypoint == "./greet.sh"  # the caller's job is left as it was
+    assert app.roles[0].workspace == str(folders / "chef")
+
+
+@pytest.mark.slow
+def test_each_role_starts_where_its_code_is_in_containers(folders: Path, image: str) -> None:
+    check("local_docker", dinner(folders, image))
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "sge", "lsf", "ray"])
+def test_folders_of_roles_on_clusters(folders: Path, scheduler: str) -> None:
+    app = dinner(folders)
+    app.roles[0].args = ["${img_root}/data"]
+    cfg = {"ray": {"dashboard_address": "127.0.0.1:1"}, "sge": {"pe": "mpi"}}.get(scheduler, {})
+    with get_runner("s") as runner:
+        info = runner.dryrun(app, scheduler, cfg)
+    assert info.shipment is not None
+    assert {"chef/greet.sh", "guest/greet.sh"} <= {entry.path for entry in info.shipment.manifest.entries}
+    assert info.app is not None
+    chef = info.app.roles[0]
+    assert (chef.entrypoint, chef.args[2:]) == ("sh", ["chef", "./greet.sh", "${img_root}/chef/data"])
+    assert info.travels == f"{folders}/chef=chef,{folders}/guest=guest"
+
+
 def test_one_workspace_named_by_all_is_the_working_directory(folders: Path) -> None:
     app = dinner(folders)
     app.roles[1].workspace = Workspace({str(folders / "chef"): ""})
@@ -47,12 +91,19 @@ def test_one_workspace_named_by_all_is_the_working_directory(folders: Path) -> N
     assert info.travels == str(folders / "chef")
 
 
-def test_different_workspaces_are_refused(folders: Path) -> None:
-    with (
-        get_runner("s") as runner,
-        pytest.raises(ConfigError, match=r"different workspaces: .*/chef; "),
-    ):
-        runner.dryrun(dinner(folders), "local_cwd", {})
+def test_what_cannot_be_put_together_is_refused(folders: Path) -> None:
+    with get_runner("s") as runner:
+        app = dinner(folders)
+        app.roles[1].workspace = Workspace({str(folders / "guest"): "", str(folders / "chef"): "lib"})
+        with pytest.raises(ConfigError, match="chef is in more than one"):
+            runner.dryrun(app, "local_cwd", {})
+        app = dinner(folders, "busybox")
+        (folders / "guest" / "Dockerfile.torchx").write_text("FROM x\n")
+        with pytest.raises(ConfigError, match=r"role 'guest' has a workspace with a Dockerfile\.torchx"):
+            runner.dryrun(app, "local_docker", {})
+        app.roles[1].workspace = "@0123456789"
+        with pytest.raises(ConfigError, match="the code of an earlier job"):
+            runner.dryrun(app, "local_cwd", {})
 
 
 class Kitchen(WorkspaceMixin[None], PluginScheduler[Mapping[str, Any]]):

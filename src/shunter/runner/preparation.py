@@ -20,7 +20,7 @@ from shunter.specs.serialize import to_json
 from shunter.specs.submission import Submission
 from shunter.specs.training import METADATA_KEY
 from shunter.specs.translation import our_app
-from shunter.specs.workspace import Workspace, is_url, our_workspace
+from shunter.specs.workspace import DOCKERFILES, Workspace, is_url, our_workspace
 from shunter.workspace.fetching import fetched
 
 JOB_ID = "TORCHX_JOB_ID"
@@ -35,6 +35,8 @@ TRACKERS = "TORCHX_TRACKERS"
 TORCHX_VERSION = "0.7.0"
 TORCHX_IMAGE = f"ghcr.io/pytorch/torchx:{TORCHX_VERSION}"
 ENTRY_POINT = "get_torchx_image"
+#: Starts the program of a role in its folder: the first argument, relative to the working directory.
+_START_IN_FOLDER = 'cd "$0" && exec "$@"'
 
 
 def prepare(
@@ -69,7 +71,7 @@ def prepare(
         if capabilities.ships_roles:
             workspace = Workspace()
         else:
-            workspace = workspace_of_roles(own) or workspace
+            workspace = take_workspaces(own, runs_images=capabilities.runs_images) or workspace
     named = workspace
     if any(is_url(source) for source in workspace.projects):
         workspace = fetched(workspace)
@@ -125,23 +127,71 @@ def default_image() -> str:
     return TORCHX_IMAGE
 
 
-# ---- the code of roles
+# ---- roles with separate workspaces: the job's code is one workspace, with a folder for each role
 
 
-def workspace_of_roles(app: AppDef) -> Workspace | None:
-    """Return the workspace that the roles of a job name; None if none does.
+def take_workspaces(app: AppDef, *, runs_images: bool) -> Workspace | None:
+    """Return the workspace that holds those of all roles; None if no role names one.
+
+    Where they differ, each role that names one is changed, so that it starts in the folder with its code.
+    ``runs_images`` says whether code is put into images.
 
     Raises:
-        ConfigError: they name different ones.
+        ConfigError: the workspaces cannot be put together.
     """
-    workspaces = {our_workspace(role.workspace) for role in app.roles if role.workspace}
-    if len(workspaces) > 1:
-        texts = sorted(map(str, workspaces))
+    found: dict[Workspace, str] = {}
+    for role in app.roles:
+        if role.workspace:
+            found.setdefault(our_workspace(role.workspace), role.name)
+    if len(found) < 2:
+        return next(iter(found), None)
+    projects: dict[str, str] = {}
+    for workspace, name in found.items():
+        _check_role_workspace(workspace, name, runs_images=runs_images)
+        for source, to in workspace.projects.items():
+            if source in projects:
+                raise ConfigError(
+                    f"the workspaces of the roles of {app.name!r} differ, and {source} is in more than one",
+                    hint=f"Give the roles one workspace, with a folder for each: {source}=shared,...",
+                )
+            projects[source] = f"{name}/{to}" if to else name
+    for role in app.roles:
+        if role.workspace:
+            _start_in(role, found[our_workspace(role.workspace)], runs_images=runs_images)
+    return Workspace(projects)
+
+
+def _check_role_workspace(workspace: Workspace, name: str, *, runs_images: bool) -> None:
+    if workspace.frozen:
         raise ConfigError(
-            f"the roles of {app.name!r} have different workspaces: {'; '.join(texts)}",
-            hint="Give the job one workspace, with a folder for each: app=.,lib=../lib.",
+            f"role {name!r} asks for the code of an earlier job, and other roles for other code",
+            hint="Submit them as two jobs.",
         )
-    return next(iter(workspaces), None)
+    if not runs_images:
+        return
+    for source in (source for source, to in workspace.projects.items() if not to):
+        for file in DOCKERFILES:  # one would be built for the whole job
+            if os.path.exists(os.path.join(os.path.expanduser(source), file)):
+                raise ConfigError(
+                    f"role {name!r} has a workspace with a {file}, and other roles have other workspaces",
+                    hint="Build that image first and name it in the role, or submit the roles as jobs.",
+                )
+
+
+def _start_in(role: Role, folder: str, *, runs_images: bool) -> None:
+    if "train" in role.metadata:
+        raise ConfigError(
+            f"role {role.name!r} is a training script, which shares one workspace with all roles of its job",
+            hint="Give the roles one workspace, with a folder for each: app=.,lib=../lib.",
+        )
+    if not runs_images:  # in an image, the macro is the root of its files, not where the code is
+        place = f"{macros.img_root}/{folder}"
+        role.entrypoint = role.entrypoint.replace(macros.img_root, place)
+        role.args = [argument.replace(macros.img_root, place) for argument in role.args]
+        role.env = {key: value.replace(macros.img_root, place) for key, value in role.env.items()}
+    role.args = ["-c", _START_IN_FOLDER, folder, role.entrypoint, *role.args]
+    role.entrypoint = "sh"
+    role.workspace = None
 
 
 # ---- the variables that every job gets

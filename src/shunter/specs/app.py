@@ -59,8 +59,8 @@ class Role:
         metadata: extra facts for schedulers, by scheduler name. JSON values only.
         mounts: host directories, volumes and devices that it can access.
         overrides: attribute name to a function (or coroutine) that gives its value when it is first read.
-        workspace: the code that travels with it, as a `Workspace` or its text, if the job has none. All
-            roles that name one name the same.
+        workspace: the code that travels with it, as a `Workspace` or its text, if the job has none. Where the
+            roles of a job have different ones, each gets a folder of the job's code.
     """
 
     name: str
