@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
+import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -185,6 +189,57 @@ def test_an_empty_file_is_a_history_without_rows(home: Path) -> None:
     assert History().rows() == []
     add(History(), "a")
     assert len(History().rows()) == 1
+
+
+READER = """
+import os, sys
+import shutil, tempfile
+import shunter.runner.history_database, shunter.runner.records, json  # others may not read there
+from shunter.runner.history import History
+from shunter.errors import StateStoreError
+os.setgid(65534); os.setuid(65534)
+history = History(sys.argv[1])
+print(sorted(row.app_id for row in history.rows()))
+try:
+    history.mark_deleted("fake://s/a")
+except StateStoreError as error:
+    print(error.hint)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root alone can become a user who may not write")
+@pytest.mark.parametrize("open_elsewhere", [False, True], ids=["closed", "in use"])
+def test_a_read_only_directory_can_be_read(open_elsewhere: bool) -> None:
+    # not below tmp_path, which other users cannot enter
+    directory = Path(tempfile.mkdtemp(prefix="shunter-test-"))
+    try:
+        path = directory / "history.db"
+        writer = History(str(path))
+        add(writer, "a")
+        add(writer, "b")
+        if open_elsewhere:
+            # what a killed writer leaves: rows in the log, no shared memory file
+            wal = Path(f"{path}-wal").read_bytes()
+            main = path.read_bytes()
+            writer.close()
+            path.write_bytes(main)
+            Path(f"{path}-wal").write_bytes(wal)
+        writer.close()
+        for file in directory.iterdir():
+            file.chmod(0o444)
+        directory.chmod(0o555)
+        result = subprocess.run(
+            [sys.executable, "-c", READER, str(path)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.stdout.splitlines()[0] == "['a', 'b']", result.stderr
+        assert "SHUNTER_HOME" in result.stdout.splitlines()[1]
+    finally:
+        directory.chmod(0o755)
+        shutil.rmtree(directory)
 
 
 # ---- what can be wrong with it

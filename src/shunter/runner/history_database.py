@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -105,7 +107,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
     """
     make_private_dir(os.path.dirname(path))
     with explained("write the history", path):
-        connection = _connect(path, "rwc")
+        connection = _connect(path)
         try:
             if version(connection) != len(MIGRATIONS):
                 with _exclusively(path):
@@ -126,7 +128,7 @@ def open_for_reading(path: str) -> sqlite3.Connection | None:
     if not has_content(path):
         return None
     with explained("read the history", path):
-        connection = _connect(path, "ro")
+        connection = _connect_read_only(path)
         try:
             number = version(connection)
         except BaseException:
@@ -152,10 +154,42 @@ def explained(attempt: str, path: str) -> Iterator[None]:
         raise _explain(attempt, path, error) from error
 
 
-def _connect(path: str, mode: str) -> sqlite3.Connection:
-    location = f"file:{quote(os.fsencode(path))}?mode={mode}"
+def _connect(path: str, uri: bool = False) -> sqlite3.Connection:
     # isolation_level None: we begin transactions explicitly
-    return sqlite3.connect(location, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
+    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
+
+
+def _connect_read_only(path: str) -> sqlite3.Connection:
+    location = f"file:{quote(os.fsencode(path))}"
+    connection = _connect(f"{location}?mode=ro", uri=True)
+    try:
+        version(connection)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if not isinstance(error, sqlite3.OperationalError):
+            raise
+        # A WAL database needs a file for shared memory beside it, which a read-only directory refuses.
+        if has_content(path + "-wal"):
+            return _copy_in_memory(path)
+        connection = _connect(f"{location}?mode=ro&immutable=1", uri=True)
+    return connection
+
+
+def _copy_in_memory(path: str) -> sqlite3.Connection:
+    """Read a database whose newest rows are still in its write-ahead log, through a copy of both."""
+    with tempfile.TemporaryDirectory(prefix="shunter-history-") as directory:
+        copy = os.path.join(directory, "history.db")
+        for suffix in ("", "-wal"):
+            shutil.copyfile(path + suffix, copy + suffix)
+        source, target = _connect(copy), _connect(":memory:")
+        try:
+            source.backup(target)
+        except BaseException:
+            target.close()
+            raise
+        finally:
+            source.close()
+    return target
 
 
 def _set_up(connection: sqlite3.Connection, path: str) -> None:

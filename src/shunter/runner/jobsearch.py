@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,6 @@ _WHOLE_ID = re.compile(r"[^/\s]+://.*/[^/\s]+-[23456789bcdfghjkmnpqrtvwxyz]{10}"
 REFUSED_STATE = "REFUSED"
 
 
-@dataclass
 class JobFilter:
     """Which jobs to find.
 
@@ -41,17 +39,22 @@ class JobFilter:
         names: only jobs that match one of these: a name, the beginning of an id or handle, or a pattern.
     """
 
-    states: set[str] | None = None
-    since: float | None = None
-    name: str | None = None
-    refused: bool = False
-    scheduler: str | None = None
-    names: Sequence[str] = ()
-
-    @property
-    def active(self) -> bool:
-        """Whether it asks for some jobs only."""
-        return self.states is not None or self.since is not None or bool(self.name) or bool(self.names)
+    def __init__(
+        self,
+        states: set[str] | None = None,
+        since: float | None = None,
+        name: str | None = None,
+        refused: bool = False,
+        scheduler: str | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
+        self.names = list(names)
+        self.states = states
+        self.since = since
+        self.name = name
+        self.refused = refused
+        self.scheduler = scheduler
+        self.active = states is not None or since is not None or bool(name) or bool(self.names)
 
     def suits(self, state: str, started_at: float | None, names: tuple[str, ...]) -> bool:
         """Tell whether a job that a scheduler lists matches."""
