@@ -419,6 +419,8 @@ def _create(path: str) -> int:
 def _link(blob: str, path: str) -> bool:
     try:
         os.link(blob, path)
+    except FileNotFoundError:  # another process has just put the same content in its place
+        return False
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
