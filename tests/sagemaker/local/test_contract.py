@@ -12,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from .conftest import Bucket, Jobs
 
+from tests.backends import need
 from tests.toolkit.image import docker
 
 from .conftest import file_channel, leftovers
@@ -247,6 +248,8 @@ for place in ('/opt/ml/model/', '/opt/ml/output/data/', KEPT + '/'):
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_what_scripts_know_by_heart(jobs: Jobs, mode: str, hosts: int, tmp_path: Path) -> None:
     """Paths below /opt/ml, if processes ask for it, and every host's name."""
+    if mode == "processes":
+        need("namespaces")
     place = "/kept/checkpoints" if mode == "containers" else "/opt/ml/kept"
     config = {"S3Uri": (tmp_path / "kept").as_uri(), "LocalPath": place}
     environment = {"KEPT": place, "SHUNTER_OPT_ML": "1"}

@@ -325,7 +325,7 @@ def test_a_thousand_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch
         asking.list()
         counts.append(sorted(calls))
     assert counts[0] == counts[1]
-    assert len(counts[1]) <= 5, counts
+    assert len([name for name in counts[1] if name != "sh"]) <= 5, counts  # sh reads the shared storage
     calls.clear()
     jobs.scheduler.cancel_many(ids)
     assert calls.count("scancel") == 1
