@@ -47,7 +47,7 @@ fast-tests: $(VENV)/.dev
 all-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 tests
 
-# Jobs on the cluster that KUBECONFIG names, in a namespace of their own, with the permissions of the documentation.
+# Jobs on the cluster that KUBECONFIG names, in a separate namespace, with the permissions of the documentation.
 test-kubernetes: $(VENV)/.dev
 	SHUNTER_TEST_CLUSTER=yes $(BIN)/python -m pytest -p no:randomly tests/kubernetes/test_cluster.py
 

@@ -1,6 +1,6 @@
 """The life of jobs on a cluster, with the permissions that the documentation names and no others.
 
-`make test-kubernetes` runs this on the cluster that KUBECONFIG names, in a namespace of its own, which is
+`make test-kubernetes` runs this on the cluster that KUBECONFIG names, in a namespace that it makes, which is
 deleted at the end; `kubectl` and the permission to make namespaces and Roles are needed. Without a cluster,
 what the stub can show runs there, so that the suite stays in step.
 """

@@ -128,7 +128,7 @@ def test_proxies_that_cannot_be_used(url):
 
 
 def test_each_way_to_log_in_that_a_registry_names_counts(registry, connect, repo):
-    """Some name each of them in a header of its own."""
+    """Some name each of them in a separate header."""
     push_image(connect(registry.host), repo, "v1", [{"a": b"1"}])
     ways = Message()
     ways["WWW-Authenticate"] = 'Basic realm="registry"'

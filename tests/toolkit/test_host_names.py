@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shunter_toolkit import host_names, kernel, log
+from shunter_toolkit import host_exchange, host_names, kernel, log
 from shunter_toolkit.host_names import HostNames, loopback_addresses
 from shunter_toolkit.job_document import Job
 
@@ -68,7 +68,6 @@ def test_addresses_take_the_place_of_names_if_they_tell_hosts_apart(
     addresses: list[str],
     expected: list[str],
 ) -> None:
-    from shunter_toolkit import host_exchange
 
     class Exchange:
         def __init__(self, hosts: list[str], current: str, write: object) -> None:

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from shunter_toolkit import mpi
 from shunter_toolkit.ssh import Keys
 
 from .conftest import backend
@@ -322,3 +324,26 @@ def test_keys_of_a_job_that_lives_stay(tmp_path: Path, monkeypatch: pytest.Monke
     assert (target / "file").exists()
     ours.remove()
     assert sorted(os.listdir(tmp_path)) == ["shunter-keys-link", "target"]
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "hosts"),
+    [
+        ("10.0.0.1", "10.0.0.2", ["10.0.0.1", "10.0.0.2"]),
+        ("127.128.0.1", "127.128.0.2", ["localhost", "127.128.0.2"]),
+    ],
+)
+def test_mpirun_knows_itself_by_a_name_that_it_accepts(
+    monkeypatch: pytest.MonkeyPatch, own: str, peer: str, hosts: list[str]
+) -> None:
+    """Containers on the machine's network have loopback addresses, and mpirun there is localhost."""
+    line = SimpleNamespace(addresses=lambda: (own, peer))
+    chief = SimpleNamespace(lines={"algo-2": line}, hellos={"algo-2": {"port": 1, "host_key": "k"}})
+    launch = SimpleNamespace(environment=SimpleNamespace(distribution_hosts=["algo-1", "algo-2"]))
+    written: list[str] = []
+    keys = SimpleNamespace(write=lambda name, text: written.append(text) or name)
+    monkeypatch.setattr(mpi.launching, "processes_per_host", lambda environment, kind: 3)
+    monkeypatch.setattr(mpi.ssh, "client_config", lambda keys, reach: "config")
+    monkeypatch.setattr(mpi, "command", lambda launch, major, everyone, *rest: everyone)
+    assert mpi._line_over_ssh(launch, keys, 4, "mpi", chief) == hosts
+    assert written == ["".join(f"{host} slots=3\n" for host in hosts)]

@@ -1,4 +1,4 @@
-"""A host has an /opt/ml of its own if it asks for it, on machines that allow more or less."""
+"""A host that asks for it has its own /opt/ml, on machines that allow more or less."""
 
 from __future__ import annotations
 

@@ -10,13 +10,9 @@ from __future__ import annotations
 import binascii
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from . import kernel, log
-
-if TYPE_CHECKING:
-    from .host_exchange import Exchange
-    from .job_document import Job
+from . import host_exchange, kernel, log
+from .job_document import Job
 
 HOSTS_FILE = "/etc/hosts"
 #: ``loopback``: the job's hosts are processes of one machine.
@@ -37,7 +33,7 @@ class HostNames:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._before: bytes | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: host_exchange.Exchange | None = None
 
     def find(self) -> dict[str, str]:
         """Make the names resolve, or return the addresses that take their place, by name."""
@@ -49,8 +45,6 @@ class HostNames:
             return loopback_addresses(self._job.name, hosts)
         if FIRST_HOST_VARIABLE not in os.environ:
             return {}  # the platform names its hosts, or the first host's address is not known
-        from . import host_exchange
-
         if host_exchange.are_known(hosts, current):
             return {}
         writable = _is_mounted(HOSTS_FILE) and os.access(HOSTS_FILE, os.W_OK)
@@ -65,7 +59,7 @@ class HostNames:
         return {} if writable else self._in_place_of_names(table)
 
     def _in_place_of_names(self, table: Mapping[str, str]) -> dict[str, str]:
-        """Addresses that are different for each host; {} if there are none."""
+        """The addresses, if they are different for each host; {} otherwise."""
         hosts = self._job.hosts
         if len(table) < len(hosts):
             return {}

@@ -110,7 +110,7 @@ class Job:
             if not _HOST_NAME.match(host):
                 raise ConfigError(f"A host cannot be named {host!r}: use letters, digits, '-' and '.'.")
         self.current_host = self._current_host()
-        #: Addresses that take the place of the hosts' names in what the script is told, by name.
+        #: By name, the addresses that the script gets in place of the hosts' names.
         self.addresses: dict[str, str] = {}
 
     def _hosts(self) -> list[str]:
@@ -235,7 +235,7 @@ class Job:
         return resource
 
     def _called(self, host: str) -> str:
-        """What a host is called in what the script is told."""
+        """The name or address by which the script knows a host."""
         return self.addresses.get(host, host)
 
     def start_stop_hook(self, pid: int) -> int | None:

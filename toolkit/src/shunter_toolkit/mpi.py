@@ -215,34 +215,48 @@ def _script(launch: Launch) -> list[str]:
 def _lead(launch: Launch, keys: ssh.Keys, major: int, kind: str) -> Outcome:
     """The first host: wait for the others, run mpirun, tell them how it ended."""
     hosts = launch.environment.distribution_hosts
-    count = launching.processes_per_host(launch.environment, launching.MPI)
     if len(hosts) == 1:
         launch.prepare()
         line = _line_for_one_machine(launch, keys, major, kind)
         return _RankHost(launch, _task(launch, keys, line), keys).run()
+    share_machine = _share_machine(hosts)
     with contextlib.closing(rendezvous.Chief(hosts)) as chief:
-        chief.gather({"key": "" if _share_machine(hosts) else keys.make_key("id")})
+        chief.gather({} if share_machine else {"key": keys.make_key("id")})
         with all_hosts.telling(lambda end: chief.send({"verdict": end, "host": hosts[0]})):
             launch.prepare()
             chief.await_ready()
-        if _share_machine(hosts):
+        sockets = []
+        if share_machine:
             line = _line_for_one_machine(launch, keys, major, kind)
             sockets = [str(chief.hellos[host]["socket"]) for host in hosts[1:]]
-            part = _RankHost(launch, _task(launch, keys, line, sockets), keys)
-            _release_together(part, chief)
-            return all_hosts.lead(launch, part, chief, wait_for_others=False)
-        addresses = {host: chief.lines[host].addresses()[1] for host in hosts[1:]}
-        reach = {
-            addresses[h]: (int(chief.hellos[h]["port"]), str(chief.hellos[h]["host_key"])) for h in hosts[1:]
-        }
-        own = chief.lines[hosts[1]].addresses()[0]
-        _check_addresses(hosts, {hosts[0]: own, **addresses})
-        everyone = [own, *(addresses[host] for host in hosts[1:])]
-        hostfile = keys.write("hostfile", "".join(f"{address} slots={count}\n" for address in everyone))
-        line = command(launch, major, everyone, ssh.client_config(keys, reach), hostfile, kind)
-        part = _RankHost(launch, _task(launch, keys, line), keys)
+        else:
+            line = _line_over_ssh(launch, keys, major, kind, chief)
+        part = _RankHost(launch, _task(launch, keys, line, sockets), keys)
         _release_together(part, chief)
         return all_hosts.lead(launch, part, chief, wait_for_others=False)
+
+
+def _line_over_ssh(
+    launch: Launch, keys: ssh.Keys, major: int, kind: str, chief: rendezvous.Chief
+) -> list[str]:
+    """The mpirun command line that starts ranks on this host and, over ssh, on the others.
+
+    Raises:
+        ClusterError: two hosts have one address.
+    """
+    hosts = launch.environment.distribution_hosts
+    count = launching.processes_per_host(launch.environment, launching.MPI)
+    addresses = {host: chief.lines[host].addresses()[1] for host in hosts[1:]}
+    reach = {
+        addresses[h]: (int(chief.hellos[h]["port"]), str(chief.hellos[h]["host_key"])) for h in hosts[1:]
+    }
+    own = chief.lines[hosts[1]].addresses()[0]
+    _check_addresses(hosts, {hosts[0]: own, **addresses})
+    if own.startswith("127."):  # containers on one machine's network: mpirun knows itself by this name only
+        own = "localhost"
+    everyone = [own, *(addresses[host] for host in hosts[1:])]
+    hostfile = keys.write("hostfile", "".join(f"{address} slots={count}\n" for address in everyone))
+    return command(launch, major, everyone, ssh.client_config(keys, reach), hostfile, kind)
 
 
 def _share_machine(hosts: Sequence[str]) -> bool:
