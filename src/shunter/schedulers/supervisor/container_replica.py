@@ -148,7 +148,7 @@ class ContainerReplica(Replica):
             if self._looks > MOST_STARTS:
                 return self._ends(reasons.NOT_STARTED, tidy("\n".join(self.log_end()[-3:])))
             self.is_lost = False
-            self.spawn(self.program, self.argv, self.env, self.log_paths)
+            self.spawn(self.program, self.argv, self.env, self.outputs)
             return None  # the daemon went away before it had started it
         may_lack_memory = code == _KILLED and self.memory_mb > 0 and not state.get("OOMKilled")
         if may_lack_memory and not self.was_stopped and self._looks <= MEMORY_LOOKS:

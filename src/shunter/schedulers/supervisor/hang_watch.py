@@ -16,6 +16,8 @@ from shunter.schedulers.supervisor.replica import Replica
 
 #: Without this device there is no NVIDIA GPU whose activity could be checked.
 _GPU_DRIVER = "/dev/nvidiactl"
+#: The directories of results that a program shows activity by, below its base directory.
+RESULTS = ("output", "model", "checkpoints")
 
 
 class HangWatch:
@@ -42,7 +44,7 @@ class HangWatch:
     def check(self, replicas: Iterable[Replica], results: dict[str, str]) -> list[Replica]:
         """Check running replicas; returns those that had hung and are active again.
 
-        ``results`` has the directory that a replica writes results to, by the replica's name.
+        ``results`` has the directory below which a replica writes results, by the replica's name.
         """
         now = time.time()
         back = []
@@ -69,8 +71,7 @@ class HangWatch:
             changed = hung_program.changed(path)
             if changed > ignored:  # otherwise the stacks are the last thing that was written
                 times.append(changed)
-        if results:
-            times.append(hung_program.newest_below(results))
+        times += [hung_program.newest_below(os.path.join(results, name)) for name in RESULTS if results]
         return max(times)
 
     def program_ended(self, pid: int, code: int) -> Replica | None:

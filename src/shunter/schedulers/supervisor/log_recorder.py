@@ -19,12 +19,17 @@ BUCKET_NS = 250_000_000
 
 
 class ReplicaRecorder:
-    """Writes the index of one replica, and makes the log files. Their directories must exist."""
+    """Writes the index of one replica, and makes the log files. Their directories must exist.
+
+    Args:
+        log_paths: of stdout and stderr, or of one file for both, which counts as stdout.
+        index_path: of the index.
+    """
 
     #: Files that it holds open: the logs, and the index when something is written.
     LOG_FILES, FILES = 2, 3
 
-    def __init__(self, log_paths: tuple[str, str], index_path: str) -> None:
+    def __init__(self, log_paths: tuple[str, ...], index_path: str) -> None:
         self.log_paths = log_paths
         flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
         self._files = tuple(os.open(path, flags, 0o600) for path in log_paths)
@@ -37,7 +42,7 @@ class ReplicaRecorder:
 
     def sizes(self) -> tuple[int, int]:
         """Return the present sizes of stdout and stderr; they never shrink."""
-        out, err = (os.fstat(fd).st_size for fd in self._files)
+        out, err = [*(os.fstat(fd).st_size for fd in self._files), 0][:2]
         return max(out, self._ends[0]), max(err, self._ends[1])
 
     def begin_attempt(self) -> tuple[int, int]:

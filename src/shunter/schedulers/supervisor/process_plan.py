@@ -30,6 +30,8 @@ class ReplicaPlan:
     #: Its own working directory, which is made when it starts; "" for the job's.
     cwd: str = ""
     container: ContainerPlan | None = None
+    #: Whether stdout and stderr go to one file, in the order in which they are written.
+    one_log: bool = False
 
 
 @dataclass

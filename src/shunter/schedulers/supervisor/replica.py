@@ -42,6 +42,7 @@ class Replica(ProcessGroup):
         self.log_dir = plan.log_dir
         #: Its own working directory; "" for the job's.
         self.cwd = plan.cwd
+        self._has_one_log = plan.one_log
         self.recorder: ReplicaRecorder | None = None
         self.state = AppState.PENDING
         self.reason = ""
@@ -57,10 +58,14 @@ class Replica(ProcessGroup):
         self.earlier: list[dict[str, Any]] = []
         #: Why the supervisor ended it, if it did; this counts more than the exit status.
         self.ended_by: tuple[str, str] | None = None
+        #: Which of `reasons` its last attempt ended for; "" so far.
+        self.end = ""
         #: The main process has ended, but processes that it started still run.
         self.has_leftovers = False
         #: It was stopped, and its grace period is over.
         self.grace_is_over = False
+        #: Processes that it started ran on when it ended.
+        self._went_on = False
 
     @property
     def name(self) -> str:
@@ -78,10 +83,22 @@ class Replica(ProcessGroup):
         return self.ended_by is not None
 
     @property
-    def log_paths(self) -> tuple[str, str]:
-        """Paths of stdout and stderr."""
-        stdout, stderr = LOG_NAMES
-        return os.path.join(self.log_dir, stdout), os.path.join(self.log_dir, stderr)
+    def log_paths(self) -> tuple[str, ...]:
+        """Paths of stdout and stderr, or of the one file for both."""
+        names = LOG_NAMES[:1] if self._has_one_log else LOG_NAMES
+        return tuple(os.path.join(self.log_dir, name) for name in names)
+
+    @property
+    def outputs(self) -> tuple[str, str]:
+        """Where its stdout and its stderr go."""
+        return self.log_paths[0], self.log_paths[-1]
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended its last attempt, so that what it was writing may be incomplete."""
+        by_signal = self.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+        # a shell may end at once while the program that it started saves its state
+        return by_signal and (self.grace_is_over or not self._went_on)
 
     def start(self) -> None:
         """Start an attempt.
@@ -89,16 +106,21 @@ class Replica(ProcessGroup):
         Raises:
             OSError: the program cannot be executed.
         """
+        self.started_at = time.time()
+        self.log_starts = self.recorder.begin_attempt() if self.recorder is not None else (0, 0)
+        self.spawn(self.program, self.argv, self.env, self.outputs)
+        self.state = AppState.RUNNING
+
+    def set_aside(self) -> None:
+        """Keep what is known of the attempt that has ended, before another one."""
         if self.started_at is not None:
             self._set_error_file_aside()
             self._keep_attempt()
-        self.reason = ""
-        self.exit_code = self.ended_at = self.ended_by = None
-        self.grace_is_over = False
-        self.started_at = time.time()
-        self.log_starts = self.recorder.begin_attempt() if self.recorder is not None else (0, 0)
-        self.spawn(self.program, self.argv, self.env, self.log_paths)
-        self.state = AppState.RUNNING
+        self.restarts += 1
+        self.state, self.pid = AppState.PENDING, 0
+        self.reason = self.end = ""
+        self.exit_code = self.started_at = self.ended_at = self.ended_by = None
+        self.grace_is_over = self._went_on = False
 
     def stop(self, reason: str, detail: str = "") -> None:
         """Ask the process group to end."""
@@ -123,6 +145,7 @@ class Replica(ProcessGroup):
         self.end_with(reason, reasons.describe(reason, code=self.exit_code, signal=name, detail=detail))
         # After a stop, the rest of its group has received SIGTERM and may be handling it.
         self.has_leftovers = processes.signal_group(self.pid, 0 if self.was_stopped else signal.SIGTERM)
+        self._went_on = self.has_leftovers
         return reason
 
     def never_ran(self, problem: str) -> None:
@@ -131,7 +154,7 @@ class Replica(ProcessGroup):
 
     def end_with(self, reason: str, text: str) -> None:
         """Record that the attempt has ended, why, and the same in words."""
-        self.reason, self.state, self.ended_at = text, reasons.state_of(reason), time.time()
+        self.end, self.reason, self.state, self.ended_at = reason, text, reasons.state_of(reason), time.time()
 
     def note(self, text: str) -> None:
         """Record what happened to the replica; only the last `MOST_NOTES` notes are kept."""
@@ -142,12 +165,12 @@ class Replica(ProcessGroup):
 
         ``program`` runs `stack_dump`.
         """
-        return [*program, mode, str(self.pid), self.log_paths[1], headline]
+        return [*program, mode, str(self.pid), self.log_paths[-1], headline]
 
     def log_end(self) -> list[str]:
         """Return the last lines of the present attempt, those of stderr after those of stdout."""
         lines: list[str] = []
-        for path, start in zip(self.log_paths, self.log_starts, strict=True):
+        for path, start in zip(self.log_paths, self.log_starts, strict=False):
             try:
                 with open(path, "rb") as file:
                     file.seek(max(start, os.fstat(file.fileno()).st_size - LOG_END))
@@ -167,13 +190,14 @@ class Replica(ProcessGroup):
             "restarts": self.restarts,
             "started_at": self.started_at,
             "ended_at": self.ended_at,
+            **({"log_starts": self.log_starts} if self.restarts else {}),
             **({"notes": self.notes} if self.notes else {}),
             **({"earlier": self.earlier} if self.earlier else {}),
         }
 
     def _keep_attempt(self) -> None:
         attempt = {
-            "number": self.restarts - 1,
+            "number": self.restarts,
             "started_at": self.started_at,
             "ended_at": self.ended_at,
             "exit_code": self.exit_code,
@@ -185,7 +209,7 @@ class Replica(ProcessGroup):
     def _set_error_file_aside(self) -> None:
         path = self.env.get("TORCHELASTIC_ERROR_FILE", "")
         if path and os.path.exists(path):
-            os.replace(path, f"{path}.{self.restarts - 1}")
+            os.replace(path, f"{path}.{self.restarts}")
 
 
 def is_full(path: str) -> bool:

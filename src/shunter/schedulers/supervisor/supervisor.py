@@ -13,6 +13,7 @@ import resource
 import select
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -76,6 +77,8 @@ class Supervisor:
     """
 
     job_class = ProcessJob
+    #: The signals that end its wait.
+    SIGNALS: tuple[int, ...] = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, job: ProcessJob, plan: dict[str, Any]) -> None:
         self.job = job
@@ -113,7 +116,8 @@ class Supervisor:
         self._is_daemon_away = False
         self._dirty = True
         self._last_write = 0.0
-        self._wakeup = Wakeup((signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1))
+        self._calls: deque[Callable[[], object]] = deque()
+        self._wakeup = Wakeup(self.SIGNALS)
         self._prepare()
 
     # ---- life
@@ -156,9 +160,7 @@ class Supervisor:
         elif self.plan.after:
             self._await_parents()
         if self.stopping is None:
-            is_array = self.plan.array
-            self._unstarted = [[each] for each in self.replicas] if is_array else [self.replicas]
-            self._start_more()
+            self._begin()
             self._after(FIRST_SAMPLE, self._sample_usage)
             self._watch_for_hangs()
         poller = select.poll()
@@ -169,7 +171,17 @@ class Supervisor:
                 self._start_more()
         self._finish()
 
+    def call_soon(self, action: Callable[[], object]) -> None:
+        """Have the supervisor's thread do something; any thread may call this."""
+        self._calls.append(action)
+        self._wakeup.wake()
+
     # ---- what starts when
+
+    def _begin(self) -> None:
+        """Start the replicas that there is room for."""
+        self._unstarted = [[each] for each in self.replicas] if self.plan.array else [self.replicas]
+        self._start_more()
 
     def _open_slots(self) -> None:
         slots = self.plan.slots
@@ -325,11 +337,15 @@ class Supervisor:
             processes.kill_members_of_job(self.job.path)
         for place in [place for place, _ in self._held] + ([] if self._place is None else [self._place]):
             self._give_back(place)
+        self._conclude()
         self.job.write_final_state(self._document(self._final_state()))
         containers = containers_of(self.replicas)
         if self.plan.network and containers:
             with suppress(ShunterError):  # `delete` removes it too
                 remove_networks(containers[0].docker, [self.plan.network])
+
+    def _conclude(self) -> None:
+        """Do what is left to do when no replica runs any more; subclasses may have something."""
 
     def _final_state(self) -> AppState:
         if self.stopping is not None:
@@ -350,6 +366,8 @@ class Supervisor:
 
     def _handle_signals(self) -> None:
         received = self._wakeup.read()
+        while self._calls:
+            self._calls.popleft()()
         if signal.SIGUSR1 in received:  # cancelled, and the disk was full
             self._cancel()
         if signal.SIGTERM in received:
@@ -419,8 +437,8 @@ class Supervisor:
         try:
             if replica.recorder is None:
                 self._make_logs(replica)
-            if replica.cwd:
-                self._make_own_directory(replica)
+            if replica.cwd and self.plan.own_directories:
+                make_own(self.plan.own_directories["template"], self.plan.own_directories["beside"], replica.cwd)
         except OSError as error:
             problem = f"cannot write {error.filename or replica.log_dir}: {error.strerror or error}"
         if not problem:
@@ -434,10 +452,6 @@ class Supervisor:
         if problem:
             replica.never_ran(problem)
             self._failed(replica, may_retry=False)
-
-    def _make_own_directory(self, replica: Replica) -> None:
-        own = self.plan.own_directories or {}
-        make_own(own["template"], own["beside"], replica.cwd)
 
     def _replica_ended(self, replica: Replica, status: int) -> None:
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -563,7 +577,7 @@ class Supervisor:
                 self._is_continuing = False
                 self._limit_time()
             for replica in waiting:
-                replica.restarts += 1
+                replica.set_aside()
                 self._start(replica)
 
     # ---- replicas that hang
@@ -578,7 +592,7 @@ class Supervisor:
         if self._hangs is None or self.stopping is not None:
             return
         running = [replica for replica in self.replicas if replica.is_running and not replica.was_stopped]
-        results = {r.name: os.path.join(self.job.base_dir(r.role, r.index), "output") for r in running}
+        results = {r.name: self.job.base_dir(r.role, r.index) for r in running}
         for replica in self._hangs.check(running, results):
             replica.reason = ""
             replica.note("it shows activity again after it had hung")
@@ -671,13 +685,19 @@ class Supervisor:
         now = time.monotonic()
         if not self._dirty or now - self._last_write < WRITE_INTERVAL:
             return
-        self._last_write = now
+        self._write_state()
+
+    def _write_state(self) -> None:
+        self._last_write = time.monotonic()
         try:
-            is_waiting = self._waits_for and not self._has_begun
-            self.job.write_state(self._document(AppState.PENDING if is_waiting else AppState.RUNNING))
+            self.job.write_state(self._document(self._present_state()))
             self._dirty = False
         except OSError:  # a full disk, for example: it is tried again
             pass
+
+    def _present_state(self) -> AppState:
+        is_waiting = self._waits_for and not self._has_begun
+        return AppState.PENDING if is_waiting else AppState.RUNNING
 
     def _document(self, state: AppState) -> dict[str, Any]:
         final = is_terminal(state)
