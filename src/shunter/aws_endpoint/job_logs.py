@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from shunter.aws_endpoint.job_streams import JobStream, LogLine, streams_of
 from shunter.aws_endpoint.training_jobs import find_job, is_number, jobs_of, page_of
-from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
-from shunter.schedulers.sagemaker_local_scheduler.logs import Log, LogLine
 from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, check
-from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
-from shunter.schedulers.supervisor.recovery import current_state
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 MOST_EVENTS = 10_000
@@ -25,27 +21,6 @@ EVENT_BYTES = 26
 
 #: Where an event is in the order of all: its time, stream and place.
 Key = tuple[int, str, int]
-
-
-class JobStream:
-    """A log stream.
-
-    Attributes:
-        name: such as ``JOB/algo-1-1700000000000``.
-        log: its log.
-        is_over: whether its job has ended.
-        job: its job.
-    """
-
-    def __init__(self, job: TrainingJob, file: str, is_over: bool) -> None:
-        self.name = f"{job.name}/{file}"
-        self.log = Log(job.log_path(file))
-        self.is_over = is_over
-        self.job = job
-
-    def start(self, since: int) -> int:
-        """Return where the line begins that was being written at a time; 0 for no time."""
-        return self.log.line_start(self.log.boundary(since, self.is_over)) if since else 0
 
 
 def describe_log_groups(params: dict[str, Any], region: str = "") -> dict[str, Any]:
@@ -59,15 +34,15 @@ def describe_log_groups(params: dict[str, Any], region: str = "") -> dict[str, A
     is_wanted = GROUP.startswith(prefix) and pattern.lower() in GROUP.lower() and GROUP in names
     if not streams or not is_wanted or params.get("logGroupClass", "STANDARD") != "STANDARD":
         return {"logGroups": []}
-    oldest = min(streams, key=lambda stream: stream.log.created_ms)
+    oldest = min(streams, key=lambda stream: stream.created_ms)
     row = {
         "logGroupName": GROUP,
-        "creationTime": oldest.log.created_ms,
+        "creationTime": oldest.created_ms,
         "metricFilterCount": 0,
         "arn": f"{_arn(oldest)}:*",
         "logGroupArn": _arn(oldest),
         "logGroupClass": "STANDARD",
-        "storedBytes": sum(stream.log.size for stream in streams),
+        "storedBytes": sum(stream.size for stream in streams),
     }
     return {"logGroups": [row]}
 
@@ -100,10 +75,10 @@ def get_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
         direction, _, place = params["nextToken"].partition("/")
         if direction not in ("f", "b") or not is_number(place):
             raise _wrong("The specified nextToken is invalid.")
-        is_forward, place = direction == "f", min(int(place), stream.log.size)
+        is_forward, place = direction == "f", min(int(place), stream.size)
     else:
         is_forward = params.get("startFromHead", False)
-        place = 0 if is_forward else stream.log.size
+        place = 0 if is_forward else stream.size
     events, first, last = (_page_forward if is_forward else _page_backward)(stream, place, params)
     return {
         "events": [_event_row(event) for event in events],
@@ -144,7 +119,7 @@ def _page_forward(stream: JobStream, place: int, params: dict[str, Any]) -> tupl
     events: list[LogLine] = []
     size = 0
     start = max(place, stream.start(since))
-    for event in stream.log.events(start, stream.is_over):
+    for event in stream.events(start):
         if len(events) >= limit or size + _size_of(event) > MOST_BYTES:
             break
         if until is not None and event.time_ms >= until:
@@ -160,14 +135,13 @@ def _page_backward(stream: JobStream, place: int, params: dict[str, Any]) -> tup
     """Return the last events before a place, where they begin, and where they end."""
     since, until = params.get("startTime", 0), params.get("endTime")
     limit = params.get("limit", MOST_EVENTS)
-    log = stream.log
-    end = min(place, log.boundary(until, stream.is_over)) if until is not None else place
+    end = min(place, stream.boundary(until)) if until is not None else place
     # more than one answer may hold need not be read
-    earliest = log.line_start(max(0, end - MOST_BYTES))
-    start = max(log.start_of_last(limit, end), earliest, stream.start(since))
+    earliest = stream.line_start(max(0, end - MOST_BYTES))
+    start = max(stream.start_of_last(limit, end), earliest, stream.start(since))
     events: deque[LogLine] = deque()
     size = 0
-    for event in log.events(start, stream.is_over):
+    for event in stream.events(start):
         if event.start >= end:
             break
         if event.time_ms < since:
@@ -212,12 +186,12 @@ def _key_of(token: str) -> Key:
 
 def _in_order(streams: list[JobStream], since: int) -> Iterator[tuple[Key, JobStream, LogLine]]:
     """Yield the events of all streams from a time on. A log is opened when its turn comes, not before."""
-    waiting = sorted(streams, key=lambda stream: (stream.log.created_ms, stream.name), reverse=True)
+    waiting = sorted(streams, key=lambda stream: (stream.created_ms, stream.name), reverse=True)
     active: list[tuple[Key, LogLine, JobStream, Iterator[LogLine]]] = []
     while active or waiting:
-        if waiting and (not active or waiting[-1].log.created_ms <= active[0][0][0]):
+        if waiting and (not active or waiting[-1].created_ms <= active[0][0][0]):
             stream = waiting.pop()
-            rest = stream.log.events(stream.start(since), stream.is_over)
+            rest = stream.events(stream.start(since))
         else:
             key, event, stream, rest = heapq.heappop(active)
             if event.time_ms >= since:
@@ -248,37 +222,27 @@ def _group_of(identifier: str) -> str:
 
 def _streams(prefix: str, region: str) -> list[JobStream]:
     """Return the streams whose names begin with a prefix."""
-    name, slash, rest = prefix.partition("/")
+    name, slash, _ = prefix.partition("/")
     jobs = [job for job in jobs_of(region) if (job.name == name if slash else job.name.startswith(name))]
-    streams = []
-    for job in jobs:
-        try:
-            files = sorted(os.listdir(job.file("logs")))
-        except FileNotFoundError:  # deleted just now
-            continue
-        logs = [file for file in files if file.endswith(".log") and file.startswith(rest)]
-        is_over = bool(logs) and _is_over(job)
-        streams += [JobStream(job, file.removesuffix(".log"), is_over) for file in logs]
-    return streams
+    return [stream for job in jobs for stream in streams_of(job) if stream.name.startswith(prefix)]
 
 
 def _stream(full: str, region: str) -> JobStream:
-    name, _, stream = full.partition("/")
-    job = find_job(name, region)
-    is_name = stream and "/" not in stream and not stream.startswith(".")
-    if job is not None and is_name and os.path.exists(job.file("logs", f"{stream}.log")):
-        return JobStream(job, stream, _is_over(job))
+    job = find_job(full.partition("/")[0], region)
+    for stream in streams_of(job) if job is not None else ():
+        if stream.name == full:
+            return stream
     raise ApiError("ResourceNotFoundException", "The specified log stream does not exist.")
 
 
 def _stream_row(stream: JobStream) -> dict[str, Any]:
     row = {
         "logStreamName": stream.name,
-        "creationTime": stream.log.created_ms,
+        "creationTime": stream.created_ms,
         "arn": f"{_arn(stream)}:log-stream:{stream.name}",
         "storedBytes": 0,  # nor does the service tell it any more
     }
-    span = stream.log.span()
+    span = stream.span()
     if span is not None:
         row.update(firstEventTimestamp=span[0], lastEventTimestamp=span[1], lastIngestionTime=span[1])
     return row
@@ -311,8 +275,3 @@ def _event_row(event: LogLine) -> dict[str, Any]:
 
 def _wrong(message: str) -> ApiError:
     return ApiError("InvalidParameterException", message)
-
-
-def _is_over(job: TrainingJob) -> bool:
-    state = current_state(job)
-    return state is None or state["status"] in TERMINAL

@@ -106,7 +106,7 @@ def update_training_job(params: dict[str, Any], region: str = "") -> dict[str, A
     """UpdateTrainingJob: settings that are kept with the job; nothing here acts on them."""
     check("UpdateTrainingJob", params)
     job, state = _existing(params["TrainingJobName"], region)
-    with job.changing("request.json") as document:
+    with job.changing(job.REQUEST) as document:
         request = document["request"]
         _check_update(params, request, state)
         for name in ("ProfilerConfig", "ResourceConfig", "RemoteDebugConfig"):

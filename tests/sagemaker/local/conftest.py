@@ -69,8 +69,8 @@ def aws(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[None]:
         if state is not None and state["status"] not in TERMINAL:
             recovery.stop(job, state, by="a test")
             with contextlib.suppress(ProcessLookupError, TypeError):
-                os.kill(state["runner"][0], 9)
-            until(lambda job=job: (recovery.current_state(job) or {}).get("swept"))
+                os.kill(state["supervisor"][0], 9)
+            until(lambda job=job: (recovery.current_state(job) or {}).get("status") in TERMINAL)
 
 
 @pytest.fixture(params=["containers", "processes"])

@@ -18,7 +18,7 @@ import pytest
 
 from shunter import paths
 from shunter._toolkit.host_names import loopback_addresses
-from shunter.schedulers.sagemaker_local_scheduler.hosts.addresses import PORTS, free_ports
+from shunter.schedulers.sagemaker_local_scheduler.hosts.processes import PORTS, free_ports
 from tests.backends import need
 
 from .conftest import until
@@ -115,7 +115,7 @@ def test_mpi_spans_process_hosts_in_two_jobs_at_once(jobs: Jobs, processes: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["stop", "kill the runner"])
+@pytest.mark.parametrize("how", ["stop", "kill the supervisor"])
 def test_nothing_of_mpi_outlives_its_job(jobs: Jobs, processes: str, home: Path, how: str) -> None:
     """Not what mpirun has started by way of sshd either."""
     need("mpi")
@@ -128,14 +128,14 @@ def test_nothing_of_mpi_outlives_its_job(jobs: Jobs, processes: str, home: Path,
         jobs.sagemaker.stop_training_job(TrainingJobName=name)
     else:
         state = json.loads((home / "state/sagemaker" / name / "state.json").read_text())
-        os.kill(state["runner"][0], 9)
+        os.kill(state["supervisor"][0], 9)
     ended = jobs.end(name)
     assert ended["TrainingJobStatus"] == ("Stopped" if how == "stop" else "Failed")
     until(lambda: not _members(home, name))
 
 
 def _all_lines(home: Path, name: str) -> list[str]:
-    logs = (home / "state/sagemaker" / name / "logs").glob("*.log")
+    logs = (home / "state/sagemaker" / name / "logs").rglob("*.log")
     return [line for path in logs for line in path.read_text().splitlines()]
 
 

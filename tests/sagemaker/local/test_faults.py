@@ -42,7 +42,7 @@ def test_a_job_whose_supervisor_is_gone_is_ended_by_who_looks(jobs: Jobs, proces
     name = jobs.run("print('x')")["TrainingJobName"]
     job = TrainingJob.of(name)
     state = state_of(name)
-    state.update(status="InProgress", secondary="Training", swept=False, boot_id="another boot")
+    state.update(status="InProgress", secondary="Training", state="RUNNING", boot_id="another boot")
     job.write_state(state)
     described = jobs.describe(name)
     assert described["TrainingJobStatus"] == "Failed"

@@ -123,7 +123,7 @@ def test_all_that_looks_or_ends_works_on_a_full_disk(
     state = job.read_state()
     assert state is not None
     disk.fill()
-    os.kill(state["runner"][0], signal.SIGKILL)
+    os.kill(state["supervisor"][0], signal.SIGKILL)
     until(lambda: jobs.describe(orphan)["TrainingJobStatus"] == "Failed")
     assert "was killed" in jobs.describe(orphan)["FailureReason"]
     disk.fill()

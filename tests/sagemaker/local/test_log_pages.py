@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shunter.schedulers.sagemaker_local_scheduler.logs import LONGEST_EVENT
+from shunter.aws_endpoint.job_streams import LONGEST_EVENT
+from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor.documents import write_json
+from shunter.schedulers.supervisor.log_index import LOG_NAMES, Record
 
 from .conftest import GROUP, Jobs
 
@@ -17,24 +19,42 @@ T = 1_700_000_000_000
 
 
 class Made:
-    """Logs of a job that has ended, beside its own one, which is empty."""
+    """Logs of a job that has ended, in place of its own one."""
 
-    def __init__(self, jobs: Jobs, home: Path) -> None:
+    def __init__(self, jobs: Jobs) -> None:
         self.client = jobs.logs
         self.name = str(jobs.run("")["TrainingJobName"])
-        self.folder = home / "state/sagemaker" / self.name / "logs"
-        for path in self.folder.iterdir():
-            path.unlink()
+        self.job = TrainingJob.of(self.name)
+        self.attempts: dict[str, list[dict[str, Any]]] = {}
 
     def add(self, host: str, *moments: tuple[int, bytes], begun: int = T) -> str:
-        """A log of what was written by some times."""
-        path = self.folder / f"{host}-{begun}"
-        size = 0
-        with open(f"{path}.log", "wb") as log, open(f"{path}.times", "wb") as times:
+        """An attempt of a host, and what it had written by some times."""
+        folder, index = Path(self.job.file("logs", "r", host)), Path(self.job.index_path("r", int(host[5:])))
+        for parent in (folder, index.parent):
+            parent.mkdir(parents=True, exist_ok=True)
+        with open(folder / LOG_NAMES[0], "ab") as log, open(index, "ab") as records:
+            start = log.tell()
             for time, data in moments:
-                size += log.write(data)
-                times.write(struct.pack("=QQ", size, time))
-        return f"{self.name}/{path.name}"
+                log.write(data)
+                records.write(Record(time * 1_000_000, (log.tell(), 0)).pack())
+        attempt = {"started_at": begun / 1000, "log_starts": [start, 0]}
+        self.attempts.setdefault(host, []).append(attempt)
+        self._write()
+        return f"{self.name}/{host}-{begun}"
+
+    def _write(self) -> None:
+        hosts = {host: int(host[5:]) for host in self.attempts}
+        request, state = self.job.read_request(), self.job.read_state()
+        assert request is not None
+        assert state is not None
+        request["layout"] = [["r", k, self.job.file("logs", "r", host)] for host, k in hosts.items()]
+        request["hostnames"] = {f"r/{k}": host for host, k in hosts.items()}
+        replicas = [
+            {"id": hosts[host], "state": "SUCCEEDED", "earlier": attempts[:-1], **attempts[-1]}
+            for host, attempts in self.attempts.items()
+        ]
+        write_json(self.job.file(self.job.REQUEST), request)
+        self.job.write_state({**state, "roles": [{"role": "r", "replicas": replicas}]})
 
     def get(self, stream: str, **more: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self.client.get_log_events(logGroupName=GROUP, logStreamName=stream, **more)
@@ -49,8 +69,8 @@ class Made:
 
 
 @pytest.fixture
-def made(jobs: Jobs, processes: str, home: Path) -> Made:
-    return Made(jobs, home)
+def made(jobs: Jobs, processes: str) -> Made:
+    return Made(jobs)
 
 
 def texts(answer: dict[str, Any]) -> list[str]:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter.schedulers.sagemaker_local_scheduler.hosts.container_host import (
-    LABEL,
-)
+from shunter.schedulers.sagemaker_local_scheduler.hosts.containers import LABEL
 from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from tests.toolkit.image import docker
@@ -31,7 +29,7 @@ def test_what_a_removed_job_has_left_on_the_daemon_is_collected(jobs: Jobs, home
         jobs.says(name, "up", host)
     job = TrainingJob.of(name)
     state: Any = job.read_state()
-    os.kill(state["runner"][0], 9)
+    os.kill(state["supervisor"][0], 9)
     shutil.rmtree(job.path, ignore_errors=True)  # as by hand, and no process is left to clean up
     scheduler = create_scheduler("test")
 

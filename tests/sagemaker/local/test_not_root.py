@@ -31,13 +31,14 @@ request, kill = json.loads(sys.argv[1]), sys.argv[2] == "kill"
 job = job_start.start_job(request)
 if kill:
     deadline = time.monotonic() + 40
-    while not any(path.stat().st_size for path in __import__("pathlib").Path(job.file("logs")).glob("*.log")):
+    logs = __import__("pathlib").Path(job.file("logs"))
+    while not any(path.stat().st_size for path in logs.rglob("*.log")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    os.kill(job.read_state()["runner"][0], signal.SIGKILL)
+    os.kill(job.read_state()["supervisor"][0], signal.SIGKILL)
 job_watch.wait_for_end(job, 40)
 state = job.read_state()
-while not state["swept"] or os.path.exists(job.work):
+while os.path.exists(job.work):
     time.sleep(0.05)
     state = job.read_state()
 print(json.dumps([state["status"], state["failure_reason"], sorted(os.listdir(job.path))]))

@@ -227,7 +227,7 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_stopping_at_once(jobs: Jobs, processes: str) -> None:
-    """Before the runner has done anything at all: stopped, not failed."""
+    """Before the supervisor has done anything at all: stopped, not failed."""
     names = [jobs.start("time.sleep(600)") for _ in range(4)]
     for name in names:
         jobs.sagemaker.stop_training_job(TrainingJobName=name)

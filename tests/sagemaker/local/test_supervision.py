@@ -34,7 +34,7 @@ def job(script: str, image: str = "none") -> AppDef:
 
 
 def line_of(app_id: str, text: bytes) -> bool:
-    return any(text in path.read_bytes() for path in Path(TrainingJob.of(app_id).path, "logs").glob("*.log"))
+    return any(text in path.read_bytes() for path in Path(TrainingJob.of(app_id).path, "logs").rglob("*.log"))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_it_is_told_once_however_it_ends(
         kept = TrainingJob.of(app_id).read_state()
         assert kept is not None
         if cfg.get("killed"):
-            os.kill(kept["runner"][0], signal.SIGKILL)
+            os.kill(kept["supervisor"][0], signal.SIGKILL)
             scheduler.wait(app_id, 60)
         [message] = receiver.wait_for(1)
         until((folder / outbox.SETTLED).exists)

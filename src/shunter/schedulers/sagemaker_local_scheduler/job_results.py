@@ -7,15 +7,13 @@ import functools
 import os
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from shunter._toolkit import archive, outputs, store
+from shunter.schedulers.sagemaker_local_scheduler.attempt import await_room
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Tree
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervisor.documents import is_full_disk
-
-if TYPE_CHECKING:
-    from shunter.schedulers.sagemaker_local_scheduler.training_supervisor import TrainingSupervisor
 
 
 @dataclass(frozen=True)
@@ -26,43 +24,61 @@ class Unsent:
     is_disk_full: bool
 
 
-def send_results(run: TrainingSupervisor, trees: dict[str, Tree], *, with_model: bool) -> Unsent | None:
-    """Send model and output of the hosts; returns what went wrong, None after success.
+class Results:
+    """The model and the output of a job's hosts.
 
-    What could not be sent is kept in the job's directory, and the text says where. If a disk is full, this
-    waits for space, unless a command waits for the end of the job. The model of a failed job is not sent.
+    Args:
+        job: the job.
+        request: its request.
+        trees: the hosts' files, by the hosts' names.
+        with_model: whether there is to be a model: that of a failed job is not sent.
+
+    Attributes:
+        kinds: what is to be sent: ``model`` or ``output``, and the entries of each.
+        message: what is to be said while that is sent, "" for nothing in particular.
+        model_uri: where the model is, once it has been sent; "" until then.
     """
-    config = run.request["OutputDataConfig"]
-    is_packed = config.get("CompressionType", "GZIP") != "NONE"
-    target = store.Place.parse(config["S3OutputPath"]).join(run.request["TrainingJobName"], "output")
-    output, _ = merge({name: tree.part("output", "data") for name, tree in trees.items()})
-    kinds = [("output", output)] if output else []
-    conflicts: list[str] = []
-    if with_model:
-        model, conflicts = merge({name: tree.part("model") for name, tree in trees.items()})
-        kinds.insert(0, ("model", model))
-    if not kinds:
+
+    def __init__(
+        self, job: TrainingJob, request: dict[str, Any], trees: dict[str, Tree], *, with_model: bool
+    ) -> None:
+        self._job = job
+        self._request = request
+        self._trees = trees
+        self.message = self.model_uri = ""
+        output, _ = merge({name: tree.part("output", "data") for name, tree in trees.items()})
+        self.kinds = [("output", output)] if output else []
+        if with_model:
+            model, conflicts = merge({name: tree.part("model") for name, tree in trees.items()})
+            self.kinds.insert(0, ("model", model))
+            self.message = _message(conflicts)
+
+    def send(self, data_store: store.Store, patience: float) -> Unsent | None:
+        """Send them; returns what went wrong, None after success.
+
+        What could not be sent is kept in the job's directory, and the text says where. If a disk is full,
+        this waits for space, for ``patience`` seconds.
+        """
+        config = self._request["OutputDataConfig"]
+        target = store.Place.parse(config["S3OutputPath"]).join(self._request["TrainingJobName"], "output")
+        for kind, entries in self.kinds:
+            send = functools.partial(
+                outputs.send,
+                entries,
+                target.join(kind),
+                data_store,
+                is_packed=config.get("CompressionType", "GZIP") != "NONE",
+                scratch=self._job.work,
+                keeps_times=True,
+            )
+            try:
+                sent = await_room(send, data_store, patience, may_cancel=False)
+            except (store.StoreError, OSError) as error:
+                problem = str(error).rstrip(".") + _keep(self._job, self.kinds, self._trees)
+                return Unsent(problem, is_full_disk(error))
+            if kind == "model":
+                self.model_uri = sent.uri
         return None
-    patience = 0.0 if run.ending == "stop" else None
-    run.journal.move("Uploading", _message(conflicts))
-    for kind, entries in kinds:
-        send = functools.partial(
-            outputs.send,
-            entries,
-            target.join(kind),
-            run.store,
-            is_packed=is_packed,
-            scratch=run.job.work,
-            keeps_times=True,
-        )
-        try:
-            sent = run.await_room(send, may_cancel=False, patience=patience)
-        except (store.StoreError, OSError) as error:
-            problem = str(error).rstrip(".") + _keep(run.job, kinds, trees)
-            return Unsent(problem, is_full_disk(error))
-        if kind == "model":
-            run.journal.set(artifacts=sent.uri)
-    return None
 
 
 def _message(conflicts: list[str]) -> str:

@@ -9,19 +9,22 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import shunter
+from shunter.docker.command import DockerCommand
 from shunter.errors import BackendError, ConfigError
 from shunter.redaction import Redactor
 from shunter.schedulers.aws.doctor import partition_and_account
+from shunter.schedulers.aws_sagemaker_scheduler import observe
 from shunter.schedulers.aws_sagemaker_scheduler.container_setup import without_secrets
 from shunter.schedulers.sagemaker_local_scheduler import filesystems, rules, training_job
-from shunter.schedulers.sagemaker_local_scheduler.hosts import layout
-from shunter.schedulers.sagemaker_local_scheduler.job_status import first_state
+from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import hosts_of
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervision import REPORT
 from shunter.schedulers.supervisor import job_python
 from shunter.schedulers.supervisor.job_python import JobPython
+from shunter.schedulers.supervisor.process_plan import ContainerPlan, ProcessPlan, ReplicaPlan, RolePlan
 from shunter.schedulers.supervisor.start import StartingSupervisor
 from shunter.system.identity import machine, myself
+from shunter.system.processes import JOB_VARIABLE
 from shunter.workspace.toolkit_files import local_command, put_toolkit
 
 SUPERVISOR = "shunter.schedulers.sagemaker_local_scheduler.training_supervisor:TrainingSupervisor"
@@ -139,25 +142,28 @@ def _start_job(
     supervisor: StartingSupervisor,
 ) -> TrainingJob:
     name = request["TrainingJobName"]
-    now = time.time()
-    kept = {key: value for key, value in request.items() if key != "Tags"}
+    process_plan = _plan(request, app, settings)
     document = {
-        "request": _without_secrets(kept),
+        "request": _without_secrets({key: value for key, value in request.items() if key != "Tags"}),
         "arn": arn_of(name, region, request.get("RoleArn", "")),
         "region": region,
-        "created_at": now,
+        "created_at": time.time(),
         "submitter": list(myself()),
         "supervisor": supervisor.process(),
         "submitted_from": machine(),
-        "app": Redactor().json(app),
+        "app": Redactor().json(app or {"name": name, "roles": [], "metadata": {}}),
+        "layout": process_plan.layout(),
+        "hostnames": {
+            f"{role}/{index}": host.name
+            for (role, index, _), host in zip(process_plan.layout(), hosts_of(request), strict=True)
+        },
+        "containers": any(replica.container for role in process_plan.roles for replica in role.replicas),
     }
-    hosts = [
-        {"name": host.name, "group": host.group, "index": host.index} for host in layout.hosts_of(request)
-    ]
     tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or ()}
-    job = training_job.create(name, document, first_state(hosts, now), tags)
+    job = training_job.create(name, document, tags)
     plan = {
         "job_dir": job.path,
+        "process": process_plan.to_json(),
         "request": request,
         "region": region,
         "arn": document["arn"],
@@ -174,6 +180,43 @@ def _start_job(
         job.remove()
         raise _not_started(name, problem)
     return job
+
+
+def _plan(request: dict[str, Any], app: Any, settings: Settings) -> ProcessPlan:
+    """Return the supervisor's plan: a replica for each host, which is filled in when its data are there."""
+    name = request["TrainingJobName"]
+    job = TrainingJob.of(name)
+    docker = DockerCommand().program if rules.uses_containers(settings.docker) else ""
+    mark = os.urandom(3).hex()
+    places = observe.layout(request)
+    roles = (app or {}).get("roles") or []
+    if len(roles) == 1:  # the only role's replicas, whichever groups their hosts are in
+        places = [(roles[0]["name"], number, host) for number, (_, _, host) in enumerate(places)]
+    plans: dict[str, RolePlan] = {}
+    for role, index, host in places:
+        container = f"shunter-{name}-{host}-{mark}"
+        plans.setdefault(role, RolePlan(role, 0, "APPLICATION", [])).replicas.append(
+            ReplicaPlan(
+                docker,
+                [docker, "start", "--attach", container],
+                {},
+                job.file("logs", role, str(index)),
+                container=ContainerPlan(container) if docker else None,
+                one_log=True,
+            )
+        )
+    return ProcessPlan(
+        app_id=name,
+        job_dir=job.path,
+        roles=list(plans.values()),
+        timeout=None,
+        grace_period=settings.grace,
+        fail_fast=True,
+        cwd="/",
+        env={**os.environ, JOB_VARIABLE: job.path},
+        hang_timeout=settings.hang_timeout,
+        on_hang=settings.on_hang,
+    )
 
 
 def _not_started(name: str, problem: str) -> BackendError:

@@ -1,4 +1,4 @@
-"""The state document of a training job, and its status ladder.
+"""A training job's status ladder: what the service would tell of the job, beside the supervisor's state.
 
 The steps and their messages are those of the service:
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_SecondaryStatusTransition.html
@@ -6,22 +6,11 @@ https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_SecondaryStatusTra
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shunter.system.identity import machine, myself
-
-if TYPE_CHECKING:
-    from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
-
-#: The states in which a job has ended.
+#: The statuses in which a job has ended.
 TERMINAL = frozenset({"Completed", "Failed", "Stopped"})
 LONGEST_REASON = 1024
-
-#: The fields of a host that has not been started.
-_FRESH = {"state": "pending", "exit_code": None, "reason": "", "started_at": None, "ended_at": None}
 
 MESSAGES = {
     "Starting": "Preparing the instances for training",
@@ -38,13 +27,13 @@ MESSAGES = {
     "Failed": "Training job failed",
 }
 
+#: A job's status: part of its state document.
+Status = dict[str, Any]
 
-def first_state(hosts: list[dict[str, Any]], now: float) -> dict[str, Any]:
-    """Return the state of a new job at a time in seconds since the epoch.
 
-    ``hosts`` has ``name``, ``group`` and ``index`` within the group of every host.
-    """
-    state = {
+def first_status(now: float) -> Status:
+    """Return the status of a new job at a time in seconds since the epoch."""
+    status = {
         "status": "InProgress",
         "secondary": "",
         "transitions": [],
@@ -54,153 +43,53 @@ def first_state(hosts: list[dict[str, Any]], now: float) -> dict[str, Any]:
         "training_start": None,
         "training_end": None,
         "training_seconds": 0.0,
+        "attempt_start": None,
         "artifacts": "",
         "metrics": [],
-        "restarts": 0,
-        "runner": None,
-        "swept": True,
-        "hosts": [{**host, **_FRESH, "streams": []} for host in hosts],
-        **machine(),
     }
-    advance(state, "Starting", now)
-    return state
+    advance(status, "Starting", now)
+    return status
 
 
-def advance(state: dict[str, Any], secondary: str, now: float, message: str = "") -> None:
-    """Move a state to another step, in place."""
+def advance(status: Status, secondary: str, now: float, message: str = "") -> None:
+    """Move a job to another step, in place."""
     text = message or MESSAGES.get(secondary, "")
-    steps = state["transitions"]
-    state["modified_at"] = now
+    steps = status["transitions"]
+    status["modified_at"] = now
     if steps and steps[-1]["Status"] == secondary:
         steps[-1]["StatusMessage"] = text
         return
     if steps:
         steps[-1].setdefault("EndTime", now)
     steps.append({"Status": secondary, "StartTime": now, "StatusMessage": text})
-    state["secondary"] = secondary
+    status["secondary"] = secondary
+
+
+def end_attempt(status: Status, now: float) -> None:
+    """Add the time of an attempt that has ended, if one was under way, in place."""
+    if status["attempt_start"] is not None:
+        status["training_seconds"] += max(0.0, now - status["attempt_start"])
+        status["attempt_start"] = None
 
 
 def finish(
-    state: dict[str, Any],
-    status: str,
-    now: float,
-    *,
-    secondary: str = "",
-    reason: str = "",
-    message: str = "",
+    status: Status, end: str, now: float, *, secondary: str = "", reason: str = "", message: str = ""
 ) -> None:
-    """End the job, in place. Does nothing if it has ended."""
-    if state["status"] in TERMINAL:
-        return
-    advance(state, secondary or status, now, message or (reason if status == "Failed" else ""))
-    state["transitions"][-1]["EndTime"] = now
-    state["status"] = status
-    state["failure_reason"] = reason[:LONGEST_REASON]
-    state["training_end"] = now if state["training_start"] is not None else None
-    for host in state["hosts"]:
-        if host["state"] in ("pending", "running"):
-            host.update(state="lost" if host["state"] == "running" else "never", ended_at=now)
-
-
-class Journal:
-    """The state of the job that this process runs. Every change is on disk when its method returns.
-
-    While the disk is full the job continues, and `catch_up` writes the changes later. The end of the job is
-    always written, in the space reserved for it.
+    """End a job, in place. Does nothing if it has ended.
 
     Args:
-        job: the job's directory.
-        on_delay: called when a change could not be written.
-
-    Raises:
-        OSError: the state cannot be written now, at the start.
+        status: the job's.
+        end: how it ends: one of `TERMINAL`.
+        now: seconds since the epoch.
+        secondary: its last step, if that has a different name.
+        reason: why it failed.
+        message: of its last step.
     """
-
-    def __init__(self, job: TrainingJob, on_delay: Callable[[], None] = lambda: None) -> None:
-        self.job = job
-        self.is_behind = False
-        self._on_delay = on_delay
-        self._lock = threading.RLock()
-        state = job.read_state()
-        if state is None:
-            raise ValueError(f"no job in {job.path}")
-        self.state: dict[str, Any] = state
-        self.state.update(runner=list(myself()), swept=False)
-        self.job.write_state(self.state)
-
-    def _write(self) -> None:
-        try:
-            if self.state["status"] in TERMINAL:
-                self.job.write_final_state(self.state)
-            else:
-                self.job.write_state(self.state)
-        except OSError:
-            if not self.is_behind:
-                self.is_behind = True
-                self._on_delay()
-        else:
-            self.is_behind = False
-
-    def catch_up(self) -> None:
-        """Write what could not be written, if the disk has space now."""
-        with self._lock:
-            if self.is_behind:
-                self._write()
-
-    def move(self, secondary: str, message: str = "", *, status: str = "") -> None:
-        """Move to another step."""
-        with self._lock:
-            if status:
-                self.state["status"] = status
-            advance(self.state, secondary, time.time(), message)
-            self._write()
-
-    def set(self, **fields: Any) -> None:
-        """Set fields of the job."""
-        with self._lock:
-            self.state.update(fields, modified_at=time.time())
-            self._write()
-
-    def set_host(self, name: str, **fields: Any) -> None:
-        """Set fields of a host."""
-        with self._lock:
-            host = next(host for host in self.state["hosts"] if host["name"] == name)
-            host.update(fields)
-            self._write()
-
-    def reset_hosts(self) -> None:
-        """Reset all hosts to "not started", before another attempt."""
-        with self._lock:
-            for host in self.state["hosts"]:
-                host.update(_FRESH)
-            self._write()
-
-    def add_log(self, name: str, stream: str) -> None:
-        """Add the log of a host's new attempt."""
-        with self._lock:
-            host = next(host for host in self.state["hosts"] if host["name"] == name)
-            host["streams"].append(stream)
-            self._write()
-
-    def end(
-        self,
-        status: str,
-        *,
-        secondary: str = "",
-        reason: str = "",
-        message: str = "",
-        is_swept: bool = True,
-    ) -> None:
-        """End the job.
-
-        Args:
-            status: how it ended.
-            secondary: its last step, if that has a different name.
-            reason: why it failed.
-            message: of its last step.
-            is_swept: whether everything of its hosts has been removed.
-        """
-        with self._lock:
-            finish(self.state, status, time.time(), secondary=secondary, reason=reason, message=message)
-            self.state["swept"] = is_swept
-            self._write()
+    if status["status"] in TERMINAL:
+        return
+    end_attempt(status, now)
+    advance(status, secondary or end, now, message or (reason if end == "Failed" else ""))
+    status["transitions"][-1]["EndTime"] = now
+    status["status"] = end
+    status["failure_reason"] = reason[:LONGEST_REASON]
+    status["training_end"] = now if status["training_start"] is not None else None

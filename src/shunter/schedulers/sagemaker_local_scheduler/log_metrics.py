@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shunter.metric_search import MetricSearch, lines_of
-from shunter.schedulers.sagemaker_local_scheduler.logs import Log
+from shunter.schedulers.responses import Stream
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor.log_reader import ReplicaLog
+from shunter.schedulers.supervisor.replica import Replica
 
 
 def final_metrics(
-    job: TrainingJob, request: dict[str, Any], state: dict[str, Any]
+    job: TrainingJob, request: dict[str, Any], replicas: Iterable[Replica]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the last value of every metric in the last attempt's logs, and what went wrong, in words."""
-    found: dict[str, dict[str, Any]] = {}
-    problems: list[str] = []
-    streams = [stream for host in state["hosts"] for stream in host["streams"][-1:]]
-    for name, moment, value in metric_values(job, request, streams, problems):
-        if moment >= found.get(name, {}).get("Timestamp", 0):
-            found[name] = {"MetricName": name, "Value": value, "Timestamp": moment}
     definitions = request["AlgorithmSpecification"].get("MetricDefinitions") or ()
-    return [found[each["Name"]] for each in definitions if each["Name"] in found], problems
+    if not definitions:
+        return [], []
+    search = MetricSearch([(each["Name"], each["Regex"]) for each in definitions])
+    values: dict[str, dict[str, Any]] = {}
+    for replica in replicas:
+        for name, moment, value in _values(job, replica, search):
+            if moment >= values.get(name, {}).get("Timestamp", 0):
+                values[name] = {"MetricName": name, "Value": value, "Timestamp": moment}
+    return [values[each["Name"]] for each in definitions if each["Name"] in values], list(search.problems)
 
 
-def metric_values(
-    job: TrainingJob, request: dict[str, Any], streams: list[str], problems: list[str]
-) -> Iterator[tuple[str, float, float]]:
-    """Yield metrics that logs show: name, time in seconds since the epoch, and value; a log at a time.
-
-    ``problems`` receives why a metric is not complete.
-    """
-    definitions = request.get("AlgorithmSpecification", {}).get("MetricDefinitions") or ()
-    pairs = [(each["Name"], each["Regex"]) for each in definitions]
-    if not pairs:
-        return
-    search = MetricSearch(pairs)
-    for stream in streams:
-        for event in Log(job.log_path(stream)).events(0, is_complete=True):
-            for _, line in lines_of(event.data):
+def _values(job: TrainingJob, replica: Replica, search: MetricSearch) -> Iterator[tuple[str, float, float]]:
+    """Yield name, time in seconds since the epoch, and value of what the log of an attempt shows."""
+    log = ReplicaLog.at(replica.log_dir, job.index_path(replica.role, replica.index), Stream.COMBINED)
+    log.start_at(replica.log_starts)
+    try:
+        for part in log.rest():
+            for _, line in lines_of(part.data):
                 for name, value in search.values(line):
-                    yield name, event.time_ms / 1000, value
-    problems += search.problems
+                    yield name, part.time_ns / 1e9, value
+    finally:
+        log.close()

@@ -1,19 +1,14 @@
-"""The directory of a training job, which contains all that is known about it.
+"""The directory of a training job, which is that of a job of the supervisor with some more in it.
 
 ::
 
     STATE/sagemaker/NAME/
-        request.json      the request, without secrets; changed by UpdateTrainingJob alone
-        state.json        its state, see `job_status`; replaced whole at every change
-        state.reserve     space for its last change, should the disk be full then
+        job.json          what was asked for, with the request without secrets; UpdateTrainingJob changes it
+        state.json        the supervisor's state, with the job's status as the service has it (`job_status`)
         tags.json         its tags
-        stop.json         a request to end it
         interrupt.json    a request for a spot interruption (`shunter drill spot`)
-        runner.log        what the supervisor itself printed
-        usage             samples of what the hosts use
-        notify.*          notifications of its end (`outbox`)
-        logs/             one log per host and attempt, see `logs`
         work/             the hosts' files while it runs; gone afterwards
+        artifacts/        results that could not be sent
 """
 
 from __future__ import annotations
@@ -24,22 +19,22 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from shunter.docker.command import DockerCommand
-from shunter.errors import ConfigError, ShunterError
+from shunter.errors import ConfigError
 from shunter.paths import make_private_dir, state_dir, state_error
-from shunter.schedulers.sagemaker_local_scheduler.hosts import container_host
-from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL, finish
+from shunter.schedulers.sagemaker_local_scheduler.hosts import containers
+from shunter.schedulers.sagemaker_local_scheduler.job_status import finish, first_status
 from shunter.schedulers.supervisor import reasons, recovery
 from shunter.schedulers.supervisor.documents import read_json, write_json
-from shunter.schedulers.supervisor.job_directory import JobDirectory
+from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.specs.status import AppState
 from shunter.system import processes
+from shunter.system.identity import machine
 
-#: Bytes set aside for the last state: of the job, and of each host.
-STATE_RESERVE, RESERVE_PER_HOST = 64 * 1024, 1024
 _REASONS = {
     reasons.SUPERVISOR_LOST: "the supervisor of this job was killed",
     reasons.REBOOTED: "the machine was rebooted while this job ran",
@@ -47,17 +42,16 @@ _REASONS = {
 }
 
 
-class TrainingJob(JobDirectory):
+class TrainingJob(ProcessJob):
     """Paths and documents of one training job.
 
     Args:
         path: the directory. It need not exist.
     """
 
-    SUPERVISOR = "runner"  # its name in the states and files of earlier versions
-    REQUEST = "request.json"
-    REQUEST_KEYS = JobDirectory.REQUEST_KEYS | {"request", "arn"}
-    STATE_KEYS = JobDirectory.STATE_KEYS | {"status", "secondary", "transitions", "hosts"}
+    REQUEST_KEYS = ProcessJob.REQUEST_KEYS | {"request", "arn", "hostnames"}
+    STATE_KEYS = ProcessJob.STATE_KEYS | {"status", "secondary", "transitions"}
+    HAS_VIEWS = False
 
     @staticmethod
     def root() -> str:
@@ -69,19 +63,10 @@ class TrainingJob(JobDirectory):
         """Where the hosts' files are while the job runs."""
         return self.file("work")
 
-    def log_path(self, stream: str) -> str:
-        """Return the path of a log, without its ending."""
-        return self.file("logs", stream)
-
-    @property
-    def usage_path(self) -> str:
-        """The file with samples of what the hosts use."""
-        return self.file("usage")
-
-    @property
-    def python_dir(self) -> str:
-        """The folder of the module by which Python writes stacks when the job hangs."""
-        return self.file("python")
+    def base_dir(self, role: str, replica: object) -> str:
+        """Return the path of what stands for ``/opt/ml`` on a host."""
+        hosts = (self.read_request() or {}).get("hostnames", {})
+        return os.path.join(self.work, hosts.get(f"{role}/{replica}", ""))
 
     # ---- tags and requests
 
@@ -91,7 +76,7 @@ class TrainingJob(JobDirectory):
 
     @contextmanager
     def changing(self, name: str) -> Iterator[dict[str, Any]]:
-        """Give ``tags.json`` or ``request.json`` to be changed, under a lock; write it at the end.
+        """Give one of its documents to be changed, under a lock; write it at the end.
 
         Raises:
             StateStoreError: it cannot be written.
@@ -126,7 +111,7 @@ class TrainingJob(JobDirectory):
             )
         self.ask("interrupt", {"at": time.time(), "absence": absence})
         supervisor = recovery.supervisor_of(self, state)
-        if supervisor is None or not processes.send_signal(supervisor, signal.SIGUSR1):
+        if supervisor is None or not processes.send_signal(supervisor, signal.SIGUSR2):
             self.forget("interrupt")
             raise ConfigError(f"the supervisor of {self.name} is gone")
 
@@ -139,44 +124,28 @@ class TrainingJob(JobDirectory):
 
     # ---- its end
 
-    def has_ended(self, state: dict[str, Any]) -> bool:
-        """Tell whether the job has ended, though containers may be left of its hosts."""
-        return state["status"] in TERMINAL
-
-    def is_over(self, state: dict[str, Any]) -> bool:
-        """Tell whether the job has ended, and nothing is left of its hosts."""
-        return self.has_ended(state) and state["swept"]
-
     def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
-        """Return the state of a job that no process runs, ended in place."""
-        if state["status"] not in TERMINAL:
-            if state["training_start"] is not None:
-                state["training_seconds"] += max(0.0, now - (state.get("attempt_start") or now))
-            finish(state, "Failed", now, reason=f"InternalServerError: {_REASONS[reason]}")
-        return state
+        """Return the state of a job that no process runs."""
+        finish(state, "Failed", now, reason=f"InternalServerError: {_REASONS[reason]}")
+        return super().ended(state, reason, now)
 
     def clean_up(self, state: dict[str, Any]) -> None:
-        """Remove containers, networks and files of the job, and note whether all are gone."""
-        state["swept"] = self._remove_containers()
+        """Remove the hosts that are containers, their network, and the hosts' files.
+
+        Raises:
+            ShunterError: the daemon does not answer, so that the job may still run.
+        """
+        document = self.read_request() or {}
+        if document.get("containers"):
+            docker = DockerCommand()
+            containers.remove_all(docker, self.path)
+            image = document["request"]["AlgorithmSpecification"].get("TrainingImage", "")
+            containers.reclaim(docker, image, self.path, self.work)
         try:
             shutil.rmtree(os.readlink(self.file("work", ".secrets")), ignore_errors=True)
         except OSError:
             pass
-        if state["swept"]:
-            shutil.rmtree(self.work, ignore_errors=True)
-
-    def _remove_containers(self) -> bool:
-        if not os.path.exists(self.file("work", ".docker")):
-            return True
-        request = (self.read_request() or {}).get("request", {})
-        try:
-            docker = DockerCommand()
-            container_host.remove_all(docker, self.path)
-            image = request.get("AlgorithmSpecification", {}).get("TrainingImage", "")
-            container_host.reclaim(docker, image, self.path, self.work)
-        except ShunterError:
-            return False  # the next reader tries again
-        return True
+        shutil.rmtree(self.work, ignore_errors=True)
 
     def remove(self) -> None:
         """Remove everything that is kept of the job: atomically for readers, and without creating a file."""
@@ -185,8 +154,13 @@ class TrainingJob(JobDirectory):
         shutil.rmtree(aside)
 
 
-def create(name: str, request: dict[str, Any], state: dict[str, Any], tags: dict[str, str]) -> TrainingJob:
+def create(name: str, document: dict[str, Any], tags: Mapping[str, str]) -> TrainingJob:
     """Write a new job's directory, whole or not at all.
+
+    Args:
+        name: the job's.
+        document: what is recorded of the submission.
+        tags: the job's.
 
     Raises:
         FileExistsError: there is a job of this name.
@@ -194,14 +168,24 @@ def create(name: str, request: dict[str, Any], state: dict[str, Any], tags: dict
     """
     job = TrainingJob.of(name)
     make_private_dir(job.root())
+    state = {
+        "app_id": name,
+        "state": AppState.SUBMITTED.name,
+        "reason": "",
+        "msg": "",
+        "num_restarts": 0,
+        "started_at": None,
+        "ended_at": None,
+        "roles": [],
+        **machine(),
+        **first_status(document["created_at"]),
+    }
     try:
         staged = TrainingJob(tempfile.mkdtemp(prefix=".new-", dir=job.root()))
         try:
-            os.mkdir(staged.file("logs"))
-            staged.reserve_final_state(STATE_RESERVE + RESERVE_PER_HOST * len(state["hosts"]))
-            write_json(staged.file("request.json"), request)
+            write_json(staged.file(job.REQUEST), document)
             staged.write_state(state)
-            write_json(staged.file("tags.json"), tags)
+            write_json(staged.file("tags.json"), dict(tags))
             if os.path.lexists(job.path):
                 raise FileExistsError(job.path)
             os.rename(staged.path, job.path)

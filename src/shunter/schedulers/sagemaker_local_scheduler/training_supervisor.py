@@ -1,326 +1,343 @@
-"""The supervisor of one job: it moves the job along the status ladder, and writes its state.
+"""The supervisor of a training job: replicas are hosts, and each attempt is prepared and has its data.
 
-Two threads share the work. The main one waits for signals, deadlines and failed hosts, and stops the hosts.
-The other one does what takes time: fetching data, starting hosts, waiting for them, sending results.
+What takes long before an attempt, such as fetching data, is done by a thread.
 """
 
 from __future__ import annotations
 
-import select
+import os
 import signal
 import threading
 import time
-import traceback
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from shunter._toolkit import store
-from shunter.backoff import Backoff
-from shunter.schedulers.sagemaker_local_scheduler.attempt import Attempt, Outcome
-from shunter.schedulers.sagemaker_local_scheduler.job_results import send_results
+from shunter.errors import ShunterError
+from shunter.schedulers.sagemaker_local_scheduler.attempt import Attempt
+from shunter.schedulers.sagemaker_local_scheduler.host_making import NOT_FOUND, HostMaker, NotPrepared
+from shunter.schedulers.sagemaker_local_scheduler.job_results import Results, Unsent
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
-from shunter.schedulers.sagemaker_local_scheduler.job_status import MESSAGES, Journal
+from shunter.schedulers.sagemaker_local_scheduler.job_status import (
+    LONGEST_REASON,
+    MESSAGES,
+    advance,
+    end_attempt,
+    finish,
+    first_status,
+)
 from shunter.schedulers.sagemaker_local_scheduler.log_metrics import final_metrics
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
-from shunter.schedulers.sagemaker_local_scheduler.training_platform import Platform
-from shunter.schedulers.supervision import STOP
-from shunter.schedulers.supervisor.documents import is_full_disk
+from shunter.schedulers.supervisor import reasons
+from shunter.schedulers.supervisor.container_replica import ContainerReplica
 from shunter.schedulers.supervisor.job_directory import log_exception
-from shunter.system.wakeup import Wakeup
+from shunter.schedulers.supervisor.observe import text_of
+from shunter.schedulers.supervisor.replica import Replica
+from shunter.schedulers.supervisor.supervisor import Supervisor
+from shunter.specs.status import AppState
+from shunter.system.processes import signal_name
 
-T = TypeVar("T")
-
-#: Why hosts are stopped. A later reason counts only if it is stronger.
-STRENGTH = {"interrupt": 1, "host_failed": 1, "hung": 2, "max_run": 2, "max_wait": 3, "stop": 4}
 #: The last steps of jobs that are stopped, by why; "" for the status itself.
-_LAST_STEPS = {"stop": "", "max_run": "MaxRuntimeExceeded", "max_wait": "MaxWaitTimeExceeded"}
-LONGEST_WAIT = 3600.0
-#: Between two attempts to write the state while the disk is full.
-SECONDS_BETWEEN_WRITES = 0.5
+_LAST_STEPS = {
+    reasons.CANCELLED: "",
+    reasons.TIMEOUT: "MaxRuntimeExceeded",
+    reasons.WAIT_TIMEOUT: "MaxWaitTimeExceeded",
+}
+#: Ends of containers that are this machine's fault.
+_LOST = (reasons.REMOVED, reasons.DEAD)
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """How a job ends."""
-
-    status: str
-    secondary: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class TrainingSupervisor:
+class TrainingSupervisor(Supervisor):
     """Carries out one request.
 
     Args:
         job: the job's directory.
-        plan: ``request``, ``arn``, ``region``, ``settings``, ``programs``.
+        plan: ``process``, which is a `ProcessPlan` with a replica for each host, and ``request``, ``arn``,
+            ``region``, ``settings``, ``programs``.
 
     Raises:
         OSError: the state cannot be written.
     """
 
     job_class = TrainingJob
+    # SIGUSR2 asks for an interruption. SIGIO comes when a program writes to a file that is checked for
+    # writers.
+    SIGNALS = (*Supervisor.SIGNALS, signal.SIGUSR2, signal.SIGIO)
 
     def __init__(self, job: TrainingJob, plan: dict[str, Any]) -> None:
-        self._events: deque[tuple[str, Attempt | None]] = deque()
-        # First: once the state names this process, signals can come. SIGIO comes when a program writes to a
-        # file that is checked for writers.
-        ignored = (signal.SIGINT, signal.SIGHUP, signal.SIGIO)
-        self._wakeup = Wakeup((signal.SIGTERM, signal.SIGUSR1, *ignored))
-        self.job = job
+        state = job.read_state()
+        if state is None:
+            raise ValueError(f"no job in {job.path}")
+        self.status = {key: state[key] for key in first_status(0.0)}
+        self.training_job = job
         self.request: dict[str, Any] = plan["request"]
-        self.arn: str = plan["arn"]
         self.settings = Settings(**plan["settings"])
-        self.journal = Journal(job, on_delay=self.check_deadlines)
-        self.cancelled = threading.Event()
         self.store = store.Store(
-            self.settings.patience, self.cancelled, plan["region"], warn=lambda message: None
+            self.settings.patience, threading.Event(), plan["region"], warn=lambda message: None
         )
-        self.platform = Platform(
-            job, self.request, plan["arn"], plan["region"], self.settings, plan["programs"]
-        )
-        self.ending = ""
-        #: Why the job is ended for a host that hangs.
-        self.hung = ""
         self.attempt: Attempt | None = None
-        self._lock = threading.RLock()
-        self._kill_at = 0.0
-        self._is_concluding = False
+        self._is_preparing = False
+        #: The machines were taken away, and others are not there yet.
+        self._is_waiting = False
+        self._is_interrupted = False
+        self._retries_left = (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
+        #: Why the job has failed besides how its hosts ended.
+        self._failure = ""
+        super().__init__(job, plan["process"])
+        containers = [r.container.name for r in self.replicas if isinstance(r, ContainerReplica)]
+        self.maker = HostMaker(job, plan, self.settings, containers)
 
-    def _post(self, event: str, attempt: Attempt | None = None) -> None:
-        """Send an event to the main thread. An empty one makes it check the deadlines."""
-        self._events.append((event, attempt))
-        self._wakeup.wake()
+    # ---- attempts
 
-    # ---- the main thread
+    def _begin(self) -> None:
+        longest = (self.request.get("StoppingCondition") or {}).get("MaxWaitTimeInSeconds")
+        if longest is not None:
+            left = self.status["created_at"] + longest - time.time()
+            self._after(left, lambda: self._stop_all(reasons.WAIT_TIMEOUT, str(longest)))
+        self._make_attempt()
 
-    def run(self) -> None:
-        """Run the job to its end."""
-        if self.job.asked("stop"):
-            self._events.append(("stop", None))
-        worker = threading.Thread(target=self._work, name="work")
-        worker.start()
-        poller = select.poll()
-        poller.register(self._wakeup.fileno(), select.POLLIN)
-        while True:
-            poller.poll(self._seconds_left() * 1000 if not self._events else 0)
-            received = self._wakeup.read()
-            if signal.SIGTERM in received:
-                self._request_end("stop")
-            if signal.SIGUSR1 in received:
-                self._request_end("interrupt")
-            while self._events:
-                event, attempt = self._events.popleft()
-                if event == "done":
-                    worker.join()
-                    return
-                if event and attempt in (None, self.attempt):
-                    self._request_end(event)
-            self.journal.catch_up()
-            self._act_on_deadlines()
+    def _make_attempt(self) -> None:
+        """Have a thread prepare an attempt; `_is_prepared` goes on."""
+        self._is_preparing = True
+        attempt = self.attempt = Attempt(
+            self.maker,
+            self.store,
+            self.replicas[0].restarts + 1,
+            lambda number: self.replicas[number].may_run,
+            lambda step, message: self.call_soon(lambda: self._tell(step, message)),
+        )
 
-    def _seconds_left(self) -> float:
-        times = [moment for moment, _ in self._deadlines()]
-        if self._kill_at:
-            times.append(self._kill_at)
-        if self.journal.is_behind:
-            times.append(time.time() + SECONDS_BETWEEN_WRITES)
-        return max(0.0, min([*times, time.time() + LONGEST_WAIT]) - time.time())
-
-    def _deadlines(self) -> list[tuple[float, str]]:
-        if self.ending and STRENGTH[self.ending] >= STRENGTH["max_run"]:
-            return []
-        condition = self.request.get("StoppingCondition") or {}
-        found = []
-        attempt = self.attempt
-        if attempt is not None and attempt.started_at and attempt.ended_at is None:
-            left = condition.get("MaxRuntimeInSeconds", 86400) - self.journal.state["training_seconds"]
-            found.append((attempt.started_at + left, "max_run"))
-        if "MaxWaitTimeInSeconds" in condition:
-            created = self.journal.state["created_at"]
-            found.append((created + condition["MaxWaitTimeInSeconds"], "max_wait"))
-        return found
-
-    def _act_on_deadlines(self) -> None:
-        now = time.time()
-        for moment, kind in self._deadlines():
-            if moment <= now:
-                self._request_end(kind)
-        if self._kill_at and self._kill_at <= now:
-            self._kill_at = 0.0
-            attempt = self.attempt
-            if attempt is not None:
-                attempt.kill()
-
-    def _request_end(self, kind: str) -> None:
-        """Stop the hosts, unless that is under way for a stronger reason."""
-        with self._lock:
-            if self._is_concluding or (self.ending and STRENGTH[kind] <= STRENGTH[self.ending]):
-                return
-            if kind == "interrupt" and (self.attempt is None or self.attempt.ended_at is not None):
-                self.job.forget("interrupt")  # no instances run
-                return
-            self.ending = kind
-            self.cancelled.set()
-            attempt = self.attempt
-        if kind == "stop":
-            self.journal.move("Stopping", status="Stopping")
-        elif kind == "interrupt":
-            self.journal.move("Interrupted")
-        if attempt is not None:
-            attempt.terminate()
-            self._kill_at = self._kill_at or time.time() + self.settings.grace
-
-    # ---- the working thread
-
-    def _work(self) -> None:
-        try:
+        def prepare() -> None:
+            problem: Exception | None = None
             try:
-                end = self._conclude(self._attempts())
-            except Exception:
-                log_exception()
-                last = traceback.format_exc().strip().splitlines()[-1]
-                end = Conclusion(
-                    "Failed", reason=f"InternalServerError: a fault of the local supervisor: {last}"
-                )
-            self._close(end)
-        finally:
-            self._post("done")
+                attempt.prepare()
+            except Exception as error:
+                problem = error
+                if not isinstance(error, (NotPrepared, store.Cancelled)):
+                    log_exception()
+            self.call_soon(lambda: self._is_prepared(attempt, problem))
 
-    def _attempts(self) -> Outcome:
-        """Make attempts until one is not interrupted and does not fail for this machine's fault."""
-        retries = (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
-        while True:
-            with self._lock:
-                if self.ending:
-                    return Outcome("ended")
-                attempt = self.attempt = Attempt(self)
-            outcome = attempt.run()
-            before = self.journal.state["training_seconds"]
-            self.journal.set(training_seconds=before + attempt.seconds, attempt_start=None)
-            if self._restart_after("interrupt"):
-                self._restart_after_interruption(attempt)
-            elif outcome.kind == "internal" and retries > 0 and self._restart_after("", "host_failed"):
-                retries -= 1
-                attempt.remove()
-                self.journal.reset_hosts()
-                self.journal.move("Restarting", outcome.reason)
-                self.journal.set(restarts=self.journal.state["restarts"] + 1)
-            else:
-                return outcome
+        threading.Thread(target=prepare, name="prepare", daemon=True).start()
 
-    def _restart_after(self, *endings: str) -> bool:
-        """Prepare another attempt if the hosts were stopped for one of these reasons; return if they were."""
-        with self._lock:
-            if self.ending not in endings:
-                return False
-            self.attempt, self.ending, self._kill_at = None, "", 0.0
-            self.cancelled.clear()
-            return True
+    def _tell(self, step: str, message: str) -> None:
+        """Move along the status ladder while an attempt is prepared."""
+        if self.stopping is None and not self._is_interrupted:
+            self._waits_for = message if step == "Starting" else ""
+            self._move(step, message)
 
-    def _restart_after_interruption(self, attempt: Attempt) -> None:
-        request = self.job.asked("interrupt") or {}
-        self.job.forget("interrupt")
-        attempt.remove()
-        self.journal.reset_hosts()
-        self.journal.set(restarts=self.journal.state["restarts"] + 1)
-        self.cancelled.wait(float(request.get("absence") or 0.0))
-        with self._lock:
-            if not self.ending:
-                self.journal.move("Starting")
-
-    def _conclude(self, outcome: Outcome) -> Conclusion:
-        """Send the results, and decide how the job ends."""
-        with self._lock:
-            self._is_concluding = True
-        if self.ending in _LAST_STEPS:
-            end = Conclusion("Stopped", _LAST_STEPS[self.ending])
-        elif self.ending == "hung":
-            end = Conclusion("Failed", reason=f"AlgorithmError: stopped because it hung: {self.hung}")
-        elif outcome.kind == "completed":
-            end = Conclusion("Completed")
-        else:
-            end = Conclusion("Failed", reason=outcome.reason)
-        attempt = self.attempt
-        if attempt is None or not attempt.started_at:
-            return end
-        unsent = send_results(self, attempt.trees, with_model=end.status != "Failed")
-        if unsent is None or end.status == "Failed":
-            return end
-        if self.ending == "stop" and unsent.is_disk_full:  # perhaps the reason for the stop
-            return Conclusion(
-                "Stopped", message=f"Training job stopped; its results were not sent: {unsent.problem}"
-            )
-        return Conclusion("Failed", reason=f"ClientError: Artifact upload failed: {unsent.problem}")
-
-    def _close(self, end: Conclusion) -> None:
-        """Remove the hosts and their files, and end the job."""
-        attempt = self.attempt
-        metrics: list[dict[str, Any]] = []
-        problems: list[str] = []
-        try:
-            metrics, problems = final_metrics(self.job, self.request, self.journal.state)
-            if attempt is not None:
-                attempt.remove()
-        except Exception:
-            log_exception()
-        try:
-            self.platform.close()
-        except Exception:
-            log_exception()
-            self.journal.set(metrics=metrics)
-            # the next reader of the state tries again
-            self.journal.end(end.status, secondary=end.secondary, reason=end.reason, is_swept=False)
+    def _is_prepared(self, attempt: Attempt, problem: Exception | None) -> None:
+        self._is_preparing = False
+        if problem is None and self.stopping is None and not self._is_interrupted:
+            self._start_attempt(attempt)
             return
-        self.journal.set(metrics=metrics)
-        message = end.message
-        if problems:
-            what = message or end.reason or MESSAGES.get(end.secondary or end.status, "")
-            message = "; ".join([what.rstrip("."), *problems])
-        self.journal.end(end.status, secondary=end.secondary, reason=end.reason, message=message)
+        attempt.stop()
+        if self.stopping is not None:
+            return
+        if self._is_interrupted:
+            self._wait_for_machines()
+        elif isinstance(problem, NotPrepared) and problem.is_internal and self._retries_left > 0:
+            self._restart(str(problem))
+        else:
+            fault = f"InternalServerError: a fault of the local supervisor: {problem!r}"
+            self._failure = str(problem) if isinstance(problem, NotPrepared) else fault
+            self._stop_all(reasons.NOT_STARTED, self._failure)
 
-    # ---- for attempts
+    def _start_attempt(self, attempt: Attempt) -> None:
+        for host, replica, program in zip(self.maker.hosts, self.replicas, attempt.programs, strict=True):
+            if program is not None:
+                replica.program, replica.argv = program.program, program.argv
+                replica.env, replica.cwd = program.env, program.cwd
+            elif isinstance(replica, ContainerReplica):
+                replica.container.gpus = None if self.maker.gives_gpus(host) else ""
+        attempt.start()
+        now = time.time()
+        self.status["training_start"] = self.status["training_start"] or now
+        self.status["attempt_start"] = now
+        self._move("Training")
+        longest = (self.request.get("StoppingCondition") or {}).get("MaxRuntimeInSeconds", 86400)
+        left = longest - self.status["training_seconds"]
+        self._after(left, lambda: self._end_of_training(attempt, longest))
+        super()._begin()
 
-    def host_failed(self, attempt: Attempt) -> None:
-        """Stop the other hosts."""
-        self._post("host_failed", attempt)
+    def _end_of_training(self, attempt: Attempt, limit: float) -> None:
+        if attempt is self.attempt and self.status["attempt_start"] is not None:
+            self._stop_all(reasons.TIMEOUT, f"{limit:g}")
 
-    def host_hangs(self, attempt: Attempt, name: str, text: str) -> None:
-        """Mark a host that hangs, or end the job, as requested; an empty text unmarks the host."""
-        self.journal.set_host(name, reason=f"it hangs: {text}" if text else "")
-        if text and self.settings.on_hang == STOP:
-            self.hung = self.hung or f"{name}: {text}"
-            self._post("hung", attempt)
+    def _is_over(self) -> bool:
+        is_busy = self._is_preparing or self._is_waiting
+        return not is_busy and super()._is_over() and not self._goes_on()
 
-    def check_deadlines(self) -> None:
-        """Let the main thread check the deadlines: there may be a new one."""
-        self._post("")
+    def _goes_on(self) -> bool:
+        """End an attempt whose hosts have all ended; returns whether there will be another one."""
+        attempt = self.attempt
+        if attempt is None or self.status["attempt_start"] is None:
+            return False
+        end_attempt(self.status, time.time())
+        try:
+            problem = attempt.finish(was_killed=any(replica.was_killed for replica in self.replicas))
+        except ShunterError as error:
+            problem = f"InternalServerError: {error}"
+        if self.stopping is not None:
+            return False
+        if self._is_interrupted:
+            self._wait_for_machines()
+            return True
+        lost = [replica for replica in self.replicas if replica.end in _LOST]
+        if lost and self._retries_left > 0:
+            self._restart(f"InternalServerError: {self._host_of(lost[0])}: {lost[0].reason}")
+            return True
+        self._failure = self._failure_of_hosts() or problem
+        return False
 
-    def await_room(
-        self, action: Callable[[], T], *, may_cancel: bool = True, patience: float | None = None
-    ) -> T:
-        """Do something, and try again while a disk is full.
+    def _restart(self, reason: str) -> None:
+        """Make another attempt after a fault of this machine."""
+        self._retries_left -= 1
+        self._move("Restarting", reason)
+        self._set_hosts_aside()
+        self._make_attempt()
 
-        Args:
-            action: what to do.
-            may_cancel: whether it is given up when the job is to end.
-            patience: seconds; by default as long as for a store that is out of reach.
+    def _set_hosts_aside(self) -> None:
+        for replica in self.replicas:
+            replica.set_aside()
+        self._dirty = True
 
-        Raises:
-            OSError: the disk stays full.
-            StoreError: the same, of a store on this machine.
-            Cancelled: the job is to end.
-        """
-        limit = self.settings.patience if patience is None else patience
-        wait = Backoff(0.2, 5.0, jitter=0, limit=limit, stop=self.cancelled if may_cancel else None)
-        while True:
-            if may_cancel:
-                self.store.raise_if_cancelled()
-            try:
-                return action()
-            except (OSError, store.StoreError) as error:
-                if not is_full_disk(error) or not wait.pause():
-                    raise
+    # ---- interruptions
+
+    def _handle(self, signums: bytes) -> None:
+        if signal.SIGUSR2 in signums:
+            self._interrupt()
+        super()._handle(signums)
+
+    def _interrupt(self) -> None:
+        """End the hosts, as when the machines of a spot job are taken away."""
+        if self.stopping is not None or self._is_interrupted:
+            return
+        if not self._is_preparing and self.status["attempt_start"] is None:
+            self.training_job.forget("interrupt")  # no instances run
+            return
+        self._is_interrupted = True
+        self.store.cancelled.set()
+        self._move("Interrupted")
+        self._stop(self.replicas, reasons.CANCELLED, " by an interruption")
+
+    def _wait_for_machines(self) -> None:
+        """Make another attempt when there are machines again."""
+        request = self.training_job.asked("interrupt") or {}
+        self.training_job.forget("interrupt")
+        self._is_interrupted, self._is_waiting = False, True
+        self.store.cancelled.clear()
+        self._set_hosts_aside()
+
+        def go_on() -> None:
+            if self.stopping is None:
+                self._is_waiting = False
+                self._move("Starting")
+                self._make_attempt()
+
+        self._after(float(request.get("absence") or 0.0), go_on)
+
+    # ---- its end
+
+    def _stop_all(self, reason: str, detail: str, signum: int = 0) -> None:
+        if self.stopping is not None:
+            return
+        super()._stop_all(reason, detail, signum)
+        self.store.cancelled.set()
+        self._is_waiting = False
+        if reason == reasons.CANCELLED:
+            self.status["status"] = "Stopping"
+            self._move("Stopping")
+
+    def _conclude(self) -> None:
+        """Send the results, decide how the job ends, and remove the hosts and their files."""
+        end, secondary, reason, message = self._outcome()
+        if self.attempt is not None and self.attempt.has_started:
+            unsent = self._send_results(self.attempt, with_model=end != "Failed")
+            if unsent is not None and end != "Failed":
+                if self.stopping is not None and unsent.is_disk_full:  # perhaps the reason for the stop
+                    message = f"Training job stopped; its results were not sent: {unsent.problem}"
+                else:
+                    end, secondary = "Failed", ""
+                    reason = f"ClientError: Artifact upload failed: {unsent.problem}"
+        try:
+            self.status["metrics"], problems = final_metrics(self.training_job, self.request, self.replicas)
+            if problems:
+                text = message or reason or MESSAGES.get(secondary or end, "")
+                message = "; ".join([text.rstrip("."), *problems])
+            self.maker.close()
+        except Exception:  # what is left is collected later
+            log_exception()
+        finish(self.status, end, time.time(), secondary=secondary, reason=reason, message=message)
+
+    def _send_results(self, attempt: Attempt, *, with_model: bool) -> Unsent | None:
+        """Send model and output; see `send_results`."""
+        is_waited_for = self.stopping is not None and self.stopping[0] == reasons.CANCELLED
+        results = Results(self.training_job, self.request, attempt.trees, with_model=with_model)
+        if not results.kinds:
+            return None
+        self._move("Uploading", results.message)
+        sent = results.send(self.store, 0.0 if is_waited_for else self.settings.patience)
+        self.status["artifacts"] = results.model_uri
+        return sent
+
+    def _outcome(self) -> tuple[str, str, str, str]:
+        """Return status, last step, failure reason and last message, as far as the hosts decide them."""
+        stopped, words = self.stopping or ("", "")
+        if stopped in _LAST_STEPS and not self._failure:
+            return "Stopped", _LAST_STEPS[stopped], "", ""
+        if stopped == reasons.HUNG:
+            return "Failed", "", f"AlgorithmError: {words}", ""
+        if self._failure:
+            return "Failed", "", self._failure, ""
+        if stopped:
+            return "Failed", "", f"InternalServerError: {words}", ""
+        return "Completed", "", "", ""
+
+    def _failure_of_hosts(self) -> str:
+        """Return the reason for which the first host has failed; "" if none has."""
+        failed = [replica for replica in self.replicas if replica.state == AppState.FAILED]
+        if not failed:
+            return ""
+        first = min(failed, key=lambda replica: replica.ended_at or 0.0)
+        if first.end in _LOST:
+            return f"InternalServerError: {self._host_of(first)}: {first.reason}"
+        base = self.training_job.base_dir(first.role, first.index)
+        report = text_of(os.path.join(base, "output", "failure"))
+        code = NOT_FOUND if first.exit_code is None else first.exit_code
+        text = report or _words_of(first) or next((line for line in reversed(first.log_end()) if line), "")
+        where = f", host: {self._host_of(first)}" if len(self.replicas) > 1 else ""
+        tail = f", exit code: {code}{where}"
+        head = "AlgorithmError: "
+        return head + text[: LONGEST_REASON - len(head) - len(tail)] + tail
+
+    def _host_of(self, replica: Replica) -> str:
+        return self.maker.hosts[self.replicas.index(replica)].name
+
+    # ---- state
+
+    def _move(self, secondary: str, message: str = "") -> None:
+        """Move along the status ladder."""
+        advance(self.status, secondary, time.time(), message)
+        self._write_state()
+
+    def _present_state(self) -> AppState:
+        return AppState.PENDING if self.status["attempt_start"] is None else AppState.RUNNING
+
+    def _final_state(self) -> AppState:
+        if self.status["status"] == "Stopped" and self.stopping is not None:
+            return reasons.state_of(self.stopping[0])
+        return AppState.SUCCEEDED if self.status["status"] == "Completed" else AppState.FAILED
+
+    def _message(self) -> str:
+        return str(self.status["failure_reason"]) or super()._message()
+
+    def _document(self, state: AppState) -> dict[str, Any]:
+        return {**super()._document(state), **self.status}
+
+
+def _words_of(replica: Replica) -> str:
+    """Return in words how a host ended, if that says more than its exit code."""
+    if replica.end == reasons.FAILED:
+        return ""
+    if replica.end in (reasons.SIGNAL, reasons.EXIT_LIKE_SIGNAL):
+        return f"ended by {signal_name((replica.exit_code or 0) - 128)}"
+    return replica.reason

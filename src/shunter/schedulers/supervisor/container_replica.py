@@ -85,6 +85,11 @@ class ContainerReplica(Replica):
         """Its limit of memory in MB, 0 without one."""
         return self.container.memory_mb
 
+    @property
+    def may_run(self) -> bool:
+        """Whether its program runs, or may run: True before its start."""
+        return super().may_run and not self.is_lost
+
     def start(self) -> None:
         """Start an attempt.
 

@@ -102,8 +102,8 @@ def _replica_status(
     log_dir = log_dirs.get((role, item["id"]))
     error = NONE
     if state == AppState.FAILED and log_dir:
-        error = _text_of(os.path.join(log_dir, "error.json")) or NONE  # torchelastic's
-        report = _text_of(os.path.join(job.base_dir(role, item["id"]), "output", "failure"))  # the toolkit's
+        error = text_of(os.path.join(log_dir, "error.json")) or NONE  # torchelastic's
+        report = text_of(os.path.join(job.base_dir(role, item["id"]), "output", "failure"))  # the toolkit's
         if error == NONE and report:
             error = json.dumps({"message": {"message": report}})
     return ReplicaStatus(
@@ -134,11 +134,11 @@ def _earlier(attempt: dict[str, Any]) -> EarlierAttempt:
     )
 
 
-def _text_of(path: str) -> str:
+def text_of(path: str) -> str:
     """Return the text of a file that a program may have left, "" without one."""
     try:
         # a program may leave anything there, a FIFO too
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(descriptor, encoding="utf-8", errors="replace") as file:
             return file.read(MAX_ERROR_FILE).strip()
     except OSError:

@@ -21,6 +21,7 @@ NEVER_STARTED = "never_started"
 STATE_LOST = "state_lost"
 PARENT_FAILED = "parent_failed"
 TO_BE_CONTINUED = "to_be_continued"
+WAIT_TIMEOUT = "wait_timeout"
 HUNG = "hung"
 # of containers
 EXIT_LIKE_SIGNAL = "exit_like_signal"
@@ -37,6 +38,7 @@ _TABLE: dict[str, tuple[AppState, str]] = {
     NOT_STARTED: (AppState.FAILED, "could not be started: {detail}"),
     CANCELLED: (AppState.CANCELLED, "cancelled{detail}"),
     TIMEOUT: (AppState.FAILED, "stopped at its time limit of {detail} s"),
+    WAIT_TIMEOUT: (AppState.FAILED, "stopped {detail} s after its submission, as long as it may wait"),
     PEER_FAILED: (AppState.CANCELLED, "stopped because {detail} failed"),
     SIGNAL: (AppState.FAILED, "killed by {signal}"),
     KILLED_BY_KERNEL: (AppState.FAILED, "out of memory: killed by the kernel ({detail})"),

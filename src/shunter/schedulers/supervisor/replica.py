@@ -78,6 +78,11 @@ class Replica(ProcessGroup):
         return self.pid != 0 and not is_terminal(self.state)
 
     @property
+    def may_run(self) -> bool:
+        """Whether its main process runs, or may run: True before its start."""
+        return not is_terminal(self.state)
+
+    @property
     def was_stopped(self) -> bool:
         """Whether the present attempt was asked to end."""
         return self.ended_by is not None

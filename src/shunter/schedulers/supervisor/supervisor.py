@@ -368,14 +368,18 @@ class Supervisor:
         received = self._wakeup.read()
         while self._calls:
             self._calls.popleft()()
-        if signal.SIGUSR1 in received:  # cancelled, and the disk was full
+        self._handle(received)
+
+    def _handle(self, signums: bytes) -> None:
+        """Act on signals that have come."""
+        if signal.SIGUSR1 in signums:  # cancelled, and the disk was full
             self._cancel()
-        if signal.SIGTERM in received:
+        if signal.SIGTERM in signums:
             if self.job.asked("cancel") is not None:
                 self._cancel()
             else:
                 self._stop_all(reasons.SHUTDOWN, "", signal.SIGTERM)
-        if signal.SIGCHLD in received:
+        if signal.SIGCHLD in signums:
             self._reap()
 
     def _reap(self) -> None:
@@ -437,8 +441,9 @@ class Supervisor:
         try:
             if replica.recorder is None:
                 self._make_logs(replica)
-            if replica.cwd and self.plan.own_directories:
-                make_own(self.plan.own_directories["template"], self.plan.own_directories["beside"], replica.cwd)
+            own = self.plan.own_directories
+            if replica.cwd and own:
+                make_own(own["template"], own["beside"], replica.cwd)
         except OSError as error:
             problem = f"cannot write {error.filename or replica.log_dir}: {error.strerror or error}"
         if not problem:
