@@ -17,7 +17,7 @@ import pytest
 
 from shunter.errors import ShunterError
 from shunter.runner import get_runner
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppDef, Resource, Role
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.status import AppState
@@ -81,7 +81,7 @@ def check(scheduler, ways, found):
 @pytest.mark.slow
 def test_as_processes_of_this_machine():
     def kill(handle):
-        state = json.loads(Path(ProcessJob.of(handle.rpartition("/")[2]).file("state.json")).read_text())
+        state = json.loads(Path(JobDirectory.of(handle.rpartition("/")[2]).file("state.json")).read_text())
         os.kill(state["supervisor"][0], signal.SIGKILL)
 
     # a command that cannot be run is refused before the job is submitted

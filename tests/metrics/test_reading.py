@@ -14,7 +14,7 @@ import pytest
 
 from shunter.metrics import MetricReader, read
 from shunter.runner import get_runner
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppDef, Role
 from shunter.specs.app import RetryPolicy
 from shunter.specs.status import AppState
@@ -182,7 +182,7 @@ def test_a_long_log_is_read_in_blocks_with_its_times(runner):
     times = list(series.times)
     assert times == sorted(times)
     assert not any(map(math.isnan, times))
-    job = ProcessJob.find(handle.rpartition("/")[2])
+    job = JobDirectory.find(handle.rpartition("/")[2])
     assert os.path.getsize(os.path.join(job.layout()[0][2], "stdout.log")) > 3 << 20
 
 

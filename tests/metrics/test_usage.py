@@ -14,7 +14,7 @@ from shunter import system
 from shunter.metrics.series import MetricTable
 from shunter.metrics.usage import UsageMetrics
 from shunter.runner import get_runner
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.usage_file import UsageFile, UsageRecord, read_usage, replica_usage
 from shunter.specs import AppDef, Role
 from shunter.system.nvml import GpuUsage, visible
@@ -103,7 +103,7 @@ def test_a_local_job_is_sampled_by_its_supervisor(tmp_path):
         role = Role("trainer", image="", entrypoint="sh", args=["-c", f"read line < {tmp_path}/go"])
         os.mkfifo(tmp_path / "go")
         handle = runner.run(AppDef("train", [role]), "local_cwd")
-        job = ProcessJob.find(handle.rpartition("/")[2])
+        job = JobDirectory.find(handle.rpartition("/")[2])
         with open(tmp_path / "go", "w") as go:
             events = system.open_file_events()
             watch = events.add(job.path, 0x100)

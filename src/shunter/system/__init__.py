@@ -8,20 +8,17 @@ from shunter.system.kernel_calls import (
     open_process,
     set_title,
     signal_process,
-    wait_without_reaping,
 )
 from shunter.system.network import network_bytes, routes, user_of_peer
 from shunter.system.platform_choice import (
     HAS_SUBREAPER,
     IS_LINUX,
-    SEES_CONTAINER_PROCESSES,
     SWITCH,
 )
 from shunter.system.process_table import (
     all_processes,
     boot_id,
     children_of,
-    handles_sigterm,
     has_mark,
     process_facts,
     process_place,
@@ -32,14 +29,12 @@ from shunter.system.process_table import (
 __all__ = [
     "HAS_SUBREAPER",
     "IS_LINUX",
-    "SEES_CONTAINER_PROCESSES",
     "SWITCH",
     "all_processes",
     "become_subreaper",
     "boot_id",
     "children_of",
     "die_with_parent",
-    "handles_sigterm",
     "has_mark",
     "has_writer",
     "is_pipe_path",
@@ -57,5 +52,4 @@ __all__ = [
     "signal_process",
     "start_of",
     "user_of_peer",
-    "wait_without_reaping",
 ]

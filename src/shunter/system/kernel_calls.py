@@ -6,10 +6,9 @@ import ctypes
 import os
 import signal
 import sys
-import time
 
 from shunter.system.platform_choice import IS_LINUX
-from shunter.system.process_table import process_facts, stat_fields
+from shunter.system.process_table import stat_fields
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -37,15 +36,6 @@ def signal_process(pid: int, handle: int, signum: int) -> None:
         signal.pidfd_send_signal(handle, signum)
     else:
         os.kill(pid, signum)
-
-
-def wait_without_reaping(pid: int) -> None:
-    """Wait for the end of a child, and leave it a zombie whose pid is not given to another process."""
-    if sys.platform == "linux" and IS_LINUX:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        return
-    while process_facts(pid) is not None:
-        time.sleep(_POLL_SECONDS)
 
 
 def become_subreaper() -> None:

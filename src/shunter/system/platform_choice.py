@@ -11,5 +11,3 @@ IS_LINUX = sys.platform == "linux" and os.environ.get(SWITCH, "") in ("", "0")
 
 #: Whether orphaned descendants of a process can become its children (`become_subreaper`).
 HAS_SUBREAPER = IS_LINUX
-#: Whether the processes in a local daemon's containers are processes of this machine.
-SEES_CONTAINER_PROCESSES = IS_LINUX

@@ -7,7 +7,6 @@ which moves with the machine's clock, so a job's supervisor might be taken for a
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -193,13 +192,3 @@ def process_place(pid: int) -> ProcessPlace | None:
 def _namespaces_of(pid: str) -> dict[str, str]:
     directory = f"/proc/{pid}/ns"
     return {name: os.readlink(f"{directory}/{name}") for name in os.listdir(directory)}
-
-
-def handles_sigterm(pid: int) -> bool:
-    """Tell whether a process has a handler for SIGTERM. True if that is not known."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            fields = dict(line.split(":", 1) for line in file if ":" in line)
-        return bool(int(fields["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1)
-    except (OSError, KeyError, ValueError):
-        return True

@@ -87,11 +87,6 @@ def send_to(pid: int, signum: int) -> None:
         pass
 
 
-def group_lives(pgid: int) -> bool:
-    """Tell whether a process group has members that have not ended."""
-    return any(facts.group == pgid for facts in system.all_processes())
-
-
 def orphans(known: Collection[int], job_dir: str) -> list[ProcessFacts]:
     """Return the living processes of a job that children of this process have left behind.
 

@@ -18,7 +18,7 @@ import pytest
 
 from shunter import paths
 from shunter._toolkit.host_names import loopback_addresses
-from shunter.schedulers.sagemaker_local_scheduler.hosts.processes import PORTS, free_ports
+from shunter.schedulers.sagemaker_local_scheduler.hosts.host_processes import PORTS, free_ports
 from tests.backends import need
 
 from .conftest import until

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shunter.schedulers.sagemaker_local_scheduler.hosts.containers import LABEL
+from shunter.schedulers.sagemaker_local_scheduler.hosts.host_containers import LABEL
 from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from tests.toolkit.image import docker

@@ -10,7 +10,7 @@ import pytest
 
 from shunter import system
 from shunter.schedulers.local_scheduler.scheduler import create_scheduler
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppDef, AppState, Role, is_terminal
 from shunter.system import processes
 from shunter.system.identity import Process
@@ -48,7 +48,7 @@ class Jobs:
         return next(iter(self.scheduler.log_iter(app_id, role, k, should_tail=True)))
 
     def state(self, app_id: str) -> dict:
-        return json.loads(Path(ProcessJob.of(app_id).file("state.json")).read_text())
+        return json.loads(Path(JobDirectory.of(app_id).file("state.json")).read_text())
 
     def replica_pid(self, app_id: str) -> int:
         """Return the process of the first replica, which the supervisor notes after its start."""
@@ -77,7 +77,7 @@ def role(script: str, name: str = "r", **fields) -> Role:
 
 
 def members(app_id: str) -> list[Process]:
-    return processes.members_of_job(ProcessJob.of(app_id).path)
+    return processes.members_of_job(JobDirectory.of(app_id).path)
 
 
 def wait_until(condition, what: str) -> None:

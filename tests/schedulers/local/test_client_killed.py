@@ -17,7 +17,7 @@ import pytest
 
 from shunter.runner import Runner
 from shunter.runner.records import INTERRUPTED
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.start import StartingSupervisor
 from shunter.specs import AppState
 from shunter.system.identity import Process
@@ -46,8 +46,8 @@ console_main()
 """
 
 
-def submitted() -> list[ProcessJob]:
-    return list(ProcessJob.all())
+def submitted() -> list[JobDirectory]:
+    return list(JobDirectory.all())
 
 
 def test_killed_before_the_answer(jobs: Jobs) -> None:
@@ -84,7 +84,7 @@ def test_a_part_of_a_plan_is_no_job(tmp_path: Path) -> None:
 
 
 def directories() -> list[str]:
-    return [job.name for job in ProcessJob.directories()]
+    return [job.name for job in JobDirectory.directories()]
 
 
 def successes(jobs: Jobs) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from shunter.errors import ConfigError
 from shunter.schedulers.api import Stream
 from shunter.schedulers.supervisor import documents, job_directory
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import NONE, AppState, RetryPolicy
 from shunter.system.identity import Process, identify
 
@@ -85,7 +85,7 @@ def test_stopped_supervisor_is_named_and_continued_by_a_cancellation(jobs):
 
 
 def edit_state(app_id: str, **changes) -> None:
-    job = ProcessJob.of(app_id)
+    job = JobDirectory.of(app_id)
     job.write_state({**job.read_state(), **changes})
 
 
@@ -94,7 +94,7 @@ def freeze(jobs, app_id: str) -> None:
     before = jobs.state(app_id)
     jobs.kill_supervisor(app_id)
     assert jobs.end_of(app_id).state == AppState.FAILED
-    ProcessJob.of(app_id).write_state(before)
+    JobDirectory.of(app_id).write_state(before)
 
 
 def test_reboot_fails_the_job(jobs):
@@ -102,7 +102,7 @@ def test_reboot_fails_the_job(jobs):
     jobs.wait_for_line(app_id)
     freeze(jobs, app_id)
     edit_state(app_id, boot_id="another-boot")
-    job = ProcessJob.of(app_id)
+    job = JobDirectory.of(app_id)
     for path in (job.file("job.json"), job.file("state.json"), *Path(job.logs()).rglob("*.log")):
         os.utime(path, (1000, 1000))
     os.utime(Path(job.logs(), "r", "0", "stdout.log"), (2000, 2000))
@@ -126,7 +126,7 @@ def test_job_of_another_machine_is_unreachable_not_failed(jobs):
 
 def test_submission_that_was_interrupted(jobs):
     app_id, _ = jobs.run(role("exit 0"))
-    job = ProcessJob.of(app_id)
+    job = JobDirectory.of(app_id)
     supervisor = Process.from_json(job.read_state()["supervisor"])
     wait_until(lambda: not supervisor.is_alive(), "the supervisor's end, which follows that of the job")
     os.unlink(job.file("state.json"))

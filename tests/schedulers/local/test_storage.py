@@ -10,7 +10,7 @@ import pytest
 from shunter.errors import BackendError, StateStoreError
 from shunter.runner import get_runner
 from shunter.schedulers.supervisor import housekeeping
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppState
 
 from .conftest import role, wait_until
@@ -62,7 +62,7 @@ def test_history_on_a_full_disk(small_disk, monkeypatch):
         "cp",
         "--archive",
         "--link",
-        ProcessJob.of(over.rpartition("/")[2]).path,
+        JobDirectory.of(over.rpartition("/")[2]).path,
         str(small_disk / "held"),
     ]
     subprocess.run(held, check=True)  # so that removing the job makes no room
@@ -143,7 +143,7 @@ DAMAGED_STATES = [
 )
 def test_a_damaged_document_concerns_its_job_alone(jobs, name, content):
     (good, _), (app_id, _) = jobs.run(role("exit 0")), jobs.run(role("echo up"))
-    path = Path(ProcessJob.of(app_id).file(name))
+    path = Path(JobDirectory.of(app_id).file(name))
     path.unlink()
     if content is None:
         path.mkdir()
@@ -165,7 +165,7 @@ def test_a_damaged_document_concerns_its_job_alone(jobs, name, content):
 @pytest.mark.parametrize("damaged", ['{"state": "SUCC', "{}", '{"state": "BOGUS"}', '{"state": "RUNNING"}'])
 def test_damaged_state_is_not_a_failure(jobs, damaged):
     app_id, _ = jobs.run(role("exit 0"))
-    job = ProcessJob.of(app_id)
+    job = JobDirectory.of(app_id)
     with open(job.file("state.json"), "w") as file:
         file.write(damaged)
     response = jobs.scheduler.describe(app_id)
@@ -179,23 +179,23 @@ def test_garbage_is_what_ended_long_ago(jobs, tmp_path):
     old, _ = jobs.run(role("head -c 100000 /dev/zero"), log_dir=str(tmp_path / "logs"))
     new, _ = jobs.run(role("exit 0"))
     running = jobs.submit(role("exec sleep 300"))
-    job = ProcessJob.of(old)
+    job = JobDirectory.of(old)
     job.write_state({**job.read_state(), "ended_at": time.time() - 1000})
-    found = housekeeping.leftovers(ProcessJob, 500)
+    found = housekeeping.leftovers(JobDirectory, 500)
     assert [item.app_id for item in found] == [old]
     assert found[0].size > 100_000
     assert found[0].age > 999
     assert jobs.scheduler.exists(old), "finding removes nothing"
-    assert housekeeping.remove(ProcessJob, found) == found[0].size
+    assert housekeeping.remove(JobDirectory, found) == found[0].size
     assert not (tmp_path / "logs" / old).exists()
     assert {row.app_id for row in jobs.scheduler.list()} == {new, running}
-    assert {item.app_id for item in housekeeping.leftovers(ProcessJob, 0)} == {new}
+    assert {item.app_id for item in housekeeping.leftovers(JobDirectory, 0)} == {new}
 
 
 def test_interrupted_submissions_are_garbage_when_they_are_old(jobs):
     app_id, _ = jobs.run(role("exit 0"))
     for name, age in (("young-x", 0), ("old-x", 10_000)):
-        path = ProcessJob.of(name).path
+        path = JobDirectory.of(name).path
         os.mkdir(path)
         os.utime(path, (time.time() - age,) * 2)
-    assert {item.app_id for item in housekeeping.leftovers(ProcessJob, 0)} == {app_id, "old-x"}
+    assert {item.app_id for item in housekeeping.leftovers(JobDirectory, 0)} == {app_id, "old-x"}

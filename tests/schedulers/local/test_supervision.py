@@ -10,7 +10,7 @@ import pytest
 from shunter._toolkit import stack_dump
 from shunter.errors import ConfigError
 from shunter.schedulers.supervisor import outbox
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppState, RetryPolicy
 from tests.receiver import receiving
 
@@ -35,7 +35,7 @@ def test_all_are_told_once_after_the_end(jobs, tmp_path):
         )
         [message] = receiver.wait_for(1)
         wait_until(told.exists, "the command's end")
-        folder = Path(ProcessJob.of(app_id).path)
+        folder = Path(JobDirectory.of(app_id).path)
         wait_until((folder / outbox.SETTLED).exists, "the end of the sender")
         jobs.scheduler.describe(app_id)
         assert len(receiver.received) == 1
@@ -49,7 +49,7 @@ def test_all_are_told_once_after_the_end(jobs, tmp_path):
 
 def test_what_cannot_be_told_changes_nothing(jobs):
     app_id, end = jobs.run(role("exit 0"), notify=["exit 4"])
-    folder = Path(ProcessJob.of(app_id).path)
+    folder = Path(JobDirectory.of(app_id).path)
     text = "exit 4 was not notified: it ended with exit code 4"
     log = folder / outbox.LOG
     wait_until(lambda: log.exists() and text in log.read_text(), "the sender's last words")
@@ -64,7 +64,7 @@ def test_the_next_look_notifies_of_a_killed_supervisor(jobs):
         jobs.kill_supervisor(app_id)
         assert jobs.end_of(app_id).state == AppState.FAILED
         [message] = receiver.wait_for(1)
-        wait_until(Path(ProcessJob.of(app_id).file(outbox.SETTLED)).exists, "the end of the sender")
+        wait_until(Path(JobDirectory.of(app_id).file(outbox.SETTLED)).exists, "the end of the sender")
         assert len(receiver.received) == 1
     assert message["state"] == "FAILED"
     assert message["cause"]["name"] == "supervisor"
@@ -73,7 +73,7 @@ def test_the_next_look_notifies_of_a_killed_supervisor(jobs):
 def test_the_next_look_tells_what_a_killed_sender_has_not(jobs, monkeypatch):
     app_id, _ = jobs.run(role("exit 0"))
     with receiving() as receiver:
-        folder = ProcessJob.of(app_id).path
+        folder = JobDirectory.of(app_id).path
         outbox.prepare(folder, f"local_cwd://test/{app_id}", [receiver.url], "")
         jobs.scheduler.describe(app_id)
         [message] = receiver.wait_for(1)
@@ -96,7 +96,7 @@ def test_the_secret_is_in_no_dry_run_and_gone_at_the_end(jobs):
     )
     assert "hush-hush-1" not in str(info.request)
     app_id, _ = jobs.run(role("exit 0"), notify=["exit 0"], notify_secret="hush-hush-1")
-    folder = Path(ProcessJob.of(app_id).path)
+    folder = Path(JobDirectory.of(app_id).path)
     wait_until((folder / outbox.SETTLED).exists, "the end of the sender")
     assert [
         path for path in folder.rglob("*") if path.is_file() and b"hush-hush-1" in path.read_bytes()

@@ -13,7 +13,7 @@ from shunter.paths import view_dir
 from shunter.schedulers.local_scheduler.scheduler import create_scheduler
 from shunter.schedulers.supervisor import housekeeping, start
 from shunter.schedulers.supervisor.housekeeping import SUBMISSION_SECONDS
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppDef, AppState, Role
 from shunter.specs.workspace import Workspace
 from shunter.workspace import directory_shipment
@@ -149,9 +149,9 @@ def test_delete_and_gc_remove_the_copy(jobs: Jobs, project: Path) -> None:
     assert views() == sorted([first, second])
     jobs.scheduler.delete(first)
     assert views() == [second]
-    (item,) = housekeeping.leftovers(ProcessJob, 0)
-    assert item.size > housekeeping.size_of(ProcessJob.of("none"))
-    housekeeping.remove(ProcessJob, [item])
+    (item,) = housekeeping.leftovers(JobDirectory, 0)
+    assert item.size > housekeeping.size_of(JobDirectory.of("none"))
+    housekeeping.remove(JobDirectory, [item])
     assert views() == []
 
 
@@ -161,12 +161,12 @@ def test_copies_without_a_job_are_collected(
     shipment = directory_shipment.DirectoryShipment(Workspace({str(project): ""}))
     shipment.store.add(take(project))
     directory_shipment.make_view(shipment, "interrupted")
-    assert housekeeping.leftovers(ProcessJob, 0) == []
+    assert housekeeping.leftovers(JobDirectory, 0) == []
     now = time.time()
     monkeypatch.setattr(housekeeping.time, "time", lambda: now + SUBMISSION_SECONDS + 60)
-    (item,) = housekeeping.leftovers(ProcessJob, 0)
+    (item,) = housekeeping.leftovers(JobDirectory, 0)
     assert item.app_id == "interrupted"
-    housekeeping.remove(ProcessJob, [item])
+    housekeeping.remove(JobDirectory, [item])
     assert views() == []
 
 

@@ -10,11 +10,11 @@ from shunter.docker.command import DockerCommand, DockerRefused, remove_containe
 from shunter.errors import BackendError, ShunterError
 from shunter.paths import state_dir
 from shunter.schedulers.docker_scheduler import labels
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs.status import AppState
 
 
-class ContainerJob(ProcessJob):
+class ContainerJob(JobDirectory):
     """A job of `local_docker`. Its directory is as that of a job of processes."""
 
     HAS_VIEWS = False

@@ -24,7 +24,7 @@ from shunter.schedulers.local_scheduler.options import LocalOpts
 from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
 from shunter.schedulers.supervisor import job_python
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.own_directory import names_of
 from shunter.schedulers.supervisor.process_plan import ProcessPlan, ReplicaPlan, RolePlan
 from shunter.schedulers.supervisor.slots import slots_dir
@@ -102,7 +102,7 @@ def make_request(
     """
     _check_options(opts)
     check_supervision(opts)
-    job = ProcessJob.of(app_id)
+    job = JobDirectory.of(app_id)
     rules, ignored_rules = _retry_rules(opts)
     log_root = os.path.join(os.path.abspath(opts.log_dir), app_id) if opts.log_dir else job.file("logs")
     cwd = os.getcwd() if manifest is None else view_dir(app_id)
@@ -197,7 +197,7 @@ def _own_directories(app: AppDef, app_id: str, cwd: str, *, is_shipped: bool) ->
 def _plan_role(
     role: Role,
     app_id: str,
-    job: ProcessJob,
+    job: JobDirectory,
     log_root: str,
     cwd: str,
     path: str,
@@ -339,7 +339,7 @@ def _ignored(role: Role) -> list[str]:
     return [f"role {role.name!r}: local_cwd ignores {name}" for name in ignored]
 
 
-def _add_stack_handler(job: ProcessJob, roles: list[RolePlan]) -> None:
+def _add_stack_handler(job: JobDirectory, roles: list[RolePlan]) -> None:
     """Have Python processes write their stacks when they get a signal; `submission` writes the module."""
     for replica in (replica for role in roles for replica in role.replicas):
         found = replica.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))

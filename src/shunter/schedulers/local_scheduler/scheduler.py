@@ -20,7 +20,7 @@ from shunter.schedulers.ids import make_unique
 from shunter.schedulers.local_scheduler.doctor import examine, examine_job
 from shunter.schedulers.local_scheduler.options import LocalOpts
 from shunter.schedulers.local_scheduler.request import LocalRequest, make_request, without_enclosing_job
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.own_directory import freeze
 from shunter.schedulers.supervisor.process_command import run_beside
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
@@ -42,7 +42,7 @@ class LocalScheduler(SupervisedScheduler[LocalOpts]):
         notifies=True, is_local=True, streams=SEPARATE_STREAMS, arrays=True, ignores=("mounts", "elastic")
     )
     opts_class = LocalOpts
-    job_class = ProcessJob
+    job_class = JobDirectory
 
     def __init__(self, session_name: str) -> None:
         super().__init__("local_cwd", session_name)
@@ -57,7 +57,7 @@ class LocalScheduler(SupervisedScheduler[LocalOpts]):
 
     def _toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit will be in the state directory; each replica gets a base directory."""
-        base = ProcessJob.of(macros.app_id).base_dir(role.name, macros.replica_id)
+        base = JobDirectory.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: the user decides which requirements of a project are installed there.
         return ToolkitPlace(
             local_command(), code=macros.img_root, base=base, env={"SHUNTER_INSTALLER": "none"}
@@ -78,7 +78,7 @@ class LocalScheduler(SupervisedScheduler[LocalOpts]):
     def _depend_on(self, info: AppDryRunInfo[LocalRequest], dependencies: Sequence[Dependency]) -> None:
         """Have the job's supervisor wait for others' ends before it starts the replicas."""
         info.request.after = [
-            {**vars(item), "job_dir": ProcessJob.of(item.app_id).path} for item in dependencies
+            {**vars(item), "job_dir": JobDirectory.of(item.app_id).path} for item in dependencies
         ]
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
@@ -124,7 +124,7 @@ def _submit(info: AppDryRunInfo[LocalRequest]) -> str:
         return ProcessPlan(**plan)
 
     facts = {"own_directories": request.own_directories}
-    return submit(ProcessJob(request.job_dir), info, request.layout(), make_plan, facts=facts)
+    return submit(JobDirectory(request.job_dir), info, request.layout(), make_plan, facts=facts)
 
 
 def _submit_with_workspace(info: AppDryRunInfo[LocalRequest]) -> str:
@@ -132,13 +132,13 @@ def _submit_with_workspace(info: AppDryRunInfo[LocalRequest]) -> str:
     if not isinstance(info.shipment, DirectoryShipment):
         raise ConfigError(f"local_cwd cannot run a job from {type(info.shipment).__name__}")
     app_id = info.request.app_id
-    if ProcessJob.of(app_id).exists():
+    if JobDirectory.of(app_id).exists():
         raise BackendError(f"the job {app_id} has been submitted already")
     make_view(info.shipment, app_id)
     try:
         return _submit(info)
     except BaseException:
-        if not ProcessJob.of(app_id).exists():
+        if not JobDirectory.of(app_id).exists():
             remove_view(app_id)
         raise
 

@@ -16,7 +16,13 @@ from shunter.docker.command import DockerCommand
 from shunter.docker.daemon_errors import EngineUnavailableError, NoSubnetLeftError
 from shunter.docker.images import ensure_image
 from shunter.errors import ShunterError
-from shunter.schedulers.sagemaker_local_scheduler.hosts.containers import Cluster, reclaim, remove_all
+from shunter.schedulers.sagemaker_local_scheduler.hosts.host_containers import Cluster, reclaim, remove_all
+from shunter.schedulers.sagemaker_local_scheduler.hosts.host_processes import (
+    CURRENT_HOST,
+    command_or_toolkit,
+    free_ports,
+    link_checkpoints,
+)
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
     BASE,
     INTERFACE,
@@ -25,12 +31,6 @@ from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import (
     Tree,
     checkpoint_path,
     hosts_of,
-)
-from shunter.schedulers.sagemaker_local_scheduler.hosts.processes import (
-    CURRENT_HOST,
-    command_or_toolkit,
-    free_ports,
-    link_checkpoints,
 )
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob

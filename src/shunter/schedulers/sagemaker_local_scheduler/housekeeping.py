@@ -16,7 +16,7 @@ from shunter.docker.command import DockerCommand, remove_containers, remove_netw
 from shunter.errors import ShunterError
 from shunter.schedulers.api import Leftover
 from shunter.schedulers.sagemaker_local_scheduler import object_cache, submission
-from shunter.schedulers.sagemaker_local_scheduler.hosts.containers import all_of_jobs
+from shunter.schedulers.sagemaker_local_scheduler.hosts.host_containers import all_of_jobs
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob

@@ -27,7 +27,7 @@ from shunter.schedulers.capabilities import Capabilities
 from shunter.schedulers.joined_terminal import run_in_container
 from shunter.schedulers.lines import check_combined
 from shunter.schedulers.sagemaker_local_scheduler import doctor, housekeeping, observe, submission
-from shunter.schedulers.sagemaker_local_scheduler.hosts.containers import LABEL
+from shunter.schedulers.sagemaker_local_scheduler.hosts.host_containers import LABEL
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.options import SageMakerLocalOpts
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob

@@ -26,11 +26,11 @@ from typing import Any
 from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
 from shunter.paths import make_private_dir, state_dir, state_error
-from shunter.schedulers.sagemaker_local_scheduler.hosts import containers
+from shunter.schedulers.sagemaker_local_scheduler.hosts import host_containers
 from shunter.schedulers.sagemaker_local_scheduler.job_status import finish, first_status
 from shunter.schedulers.supervisor import reasons, recovery
 from shunter.schedulers.supervisor.documents import read_json, write_json
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs.status import AppState
 from shunter.system import processes
 from shunter.system.identity import machine
@@ -42,15 +42,15 @@ _REASONS = {
 }
 
 
-class TrainingJob(ProcessJob):
+class TrainingJob(JobDirectory):
     """Paths and documents of one training job.
 
     Args:
         path: the directory. It need not exist.
     """
 
-    REQUEST_KEYS = ProcessJob.REQUEST_KEYS | {"request", "arn", "hostnames"}
-    STATE_KEYS = ProcessJob.STATE_KEYS | {"status", "secondary", "transitions"}
+    REQUEST_KEYS = JobDirectory.REQUEST_KEYS | {"request", "arn", "hostnames"}
+    STATE_KEYS = JobDirectory.STATE_KEYS | {"status", "secondary", "transitions"}
     HAS_VIEWS = False
 
     @staticmethod
@@ -122,7 +122,12 @@ class TrainingJob(ProcessJob):
         except FileNotFoundError:
             pass
 
-    # ---- its end
+    # ---- its state
+
+    def first_state(self) -> dict[str, Any] | None:
+        """Return the state of a job whose state cannot be read."""
+        state = super().first_state()
+        return None if state is None else {**first_status(0.0), **state}
 
     def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
         """Return the state of a job that no process runs."""
@@ -138,9 +143,9 @@ class TrainingJob(ProcessJob):
         document = self.read_request() or {}
         if document.get("containers"):
             docker = DockerCommand()
-            containers.remove_all(docker, self.path)
+            host_containers.remove_all(docker, self.path)
             image = document["request"]["AlgorithmSpecification"].get("TrainingImage", "")
-            containers.reclaim(docker, image, self.path, self.work)
+            host_containers.reclaim(docker, image, self.path, self.work)
         try:
             shutil.rmtree(os.readlink(self.file("work", ".secrets")), ignore_errors=True)
         except OSError:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shunter.schedulers.responses import JobDetails, ReplicaUsage
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.usage_file import replica_usage
 
 
 class SupervisedJobDetails(JobDetails):
     """The details of a job, from its directory, which need not exist."""
 
-    def __init__(self, job: ProcessJob) -> None:
+    def __init__(self, job: JobDirectory) -> None:
         self._job = job
 
     def directory_of(self, role: str, replica: int) -> str:

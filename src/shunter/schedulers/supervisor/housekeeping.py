@@ -11,7 +11,7 @@ from shunter.errors import StateStoreError
 from shunter.paths import remove_tree, view_dir
 from shunter.schedulers.api import Leftover
 from shunter.schedulers.supervisor import directories, recovery
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs.status import AppState, is_terminal
 from shunter.workspace.directory_shipment import remove_view
 
@@ -19,14 +19,14 @@ from shunter.workspace.directory_shipment import remove_view
 SUBMISSION_SECONDS = 3600.0
 
 
-def leftovers(kind: type[ProcessJob], older_than: float) -> list[Leftover]:
+def leftovers(kind: type[JobDirectory], older_than: float) -> list[Leftover]:
     """Return jobs that ended more than ``older_than`` seconds ago, and what interrupted submissions left."""
     found = [item for item in _ended_jobs(kind) if item.age >= older_than]
     limit = max(older_than, SUBMISSION_SECONDS)
     return found + [item for item in _interrupted_submissions(kind) if item.age >= limit]
 
 
-def _ended_jobs(kind: type[ProcessJob]) -> Iterator[Leftover]:
+def _ended_jobs(kind: type[JobDirectory]) -> Iterator[Leftover]:
     now = time.time()
     for job in kind.all():
         state = recovery.current_state(job)
@@ -36,7 +36,7 @@ def _ended_jobs(kind: type[ProcessJob]) -> Iterator[Leftover]:
             yield Leftover(job.name, job.path, age, size_of(job), job.name, results)
 
 
-def _points_wrote(job: ProcessJob) -> bool:
+def _points_wrote(job: JobDirectory) -> bool:
     """Tell whether points of a sweep wrote files in their working directories."""
     request = job.read_request() or {}
     if not request.get("own_directories"):
@@ -51,7 +51,7 @@ def _points_wrote(job: ProcessJob) -> bool:
     return False
 
 
-def _interrupted_submissions(kind: type[ProcessJob]) -> Iterator[Leftover]:
+def _interrupted_submissions(kind: type[JobDirectory]) -> Iterator[Leftover]:
     """Yield directories without a job in them, and working directories without a job's directory."""
     now = time.time()
     for job in kind.directories():
@@ -68,7 +68,7 @@ def _interrupted_submissions(kind: type[ProcessJob]) -> Iterator[Leftover]:
             yield Leftover(name, view, now - os.lstat(view).st_ctime, size_of(job), name)
 
 
-def remove(kind: type[ProcessJob], items: Iterable[Leftover]) -> int:
+def remove(kind: type[JobDirectory], items: Iterable[Leftover]) -> int:
     """Remove what `leftovers` found; returns how many bytes that frees.
 
     Raises:
@@ -77,7 +77,7 @@ def remove(kind: type[ProcessJob], items: Iterable[Leftover]) -> int:
     return directories.remove_leftovers(items, lambda item: remove_job(kind.of(item.app_id)))
 
 
-def remove_job(job: ProcessJob) -> None:
+def remove_job(job: JobDirectory) -> None:
     """Remove a job's directory with its results, its logs, wherever they are, and its working directory.
 
     Raises:
@@ -93,6 +93,6 @@ def remove_job(job: ProcessJob) -> None:
             raise StateStoreError(f"cannot remove {error.filename or path}: {error.strerror}") from error
 
 
-def size_of(job: ProcessJob) -> int:
+def size_of(job: JobDirectory) -> int:
     """Return how many bytes a job takes on the disk, logs included."""
     return directories.size_of(dict.fromkeys([job.path, job.log_root(job.layout()), view_dir(job.name)]))

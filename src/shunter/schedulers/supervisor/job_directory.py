@@ -1,15 +1,13 @@
 r"""The directory of a job, which contains all that is known about it.
 
-Every job of a supervisor has one, with these files among others; `ProcessJob` adds those of `local_cwd`::
+Every job of a supervisor has one, with these files among others::
 
-    NAME/
+    APP_ID/               of `local_cwd` in STATE/jobs
+        job.json          what was asked for; written once, before anything starts
         state.json        its state; replaced whole at every change
         state.reserve     space for its last state, should the disk be full then
         supervisor.log    what the supervisor itself printed
         lock              held while a reader ends a job that no process runs
-
-    STATE/jobs/APP_ID/    of `local_cwd`:
-        job.json          what was asked for; written once, before anything starts
         cancel.json       a request to end the job
         notify.*          notifications of its end (`outbox`)
         python/           what Python processes import at startup, if hangs are detected
@@ -42,17 +40,17 @@ from shunter.system.identity import machine
 
 
 class JobDirectory:
-    """Paths and documents of one job. The directory need not exist."""
+    """Paths and documents of one job. The directory need not exist.
 
-    #: What the process that runs a job is called: in the job's state, in messages, and in its log's name.
-    SUPERVISOR = "supervisor"
+    Its state is the supervisor's: see `supervisor`.
+    """
+
     #: The document of what was asked for. One that lacks any of these keys is damaged.
-    REQUEST, REQUEST_KEYS = "job.json", frozenset({"created_at", "submitter", "submitted_from"})
-    STATE_KEYS = frozenset({"host", "boot_id"})
-    #: Whether `has_ended` begins to hold only when the supervisor ends.
-    ENDS_WITH_SUPERVISOR = False
-    #: The name of the request to stop, and the signal that replaces it if it cannot be written.
-    STOP, STOP_SIGNAL = "stop", "SIGTERM"
+    REQUEST = "job.json"
+    REQUEST_KEYS = frozenset({"created_at", "submitter", "submitted_from", "app", "layout"})
+    STATE_KEYS = frozenset({"host", "boot_id", "state", "roles"})
+    #: Whether jobs of this kind may have working directories of their own beside their directories.
+    HAS_VIEWS = True
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -60,7 +58,7 @@ class JobDirectory:
     @staticmethod
     def root() -> str:
         """Return the directory of all jobs of this kind."""
-        raise NotImplementedError
+        return jobs_dir()
 
     @classmethod
     def of(cls, name: str) -> Self:
@@ -111,12 +109,21 @@ class JobDirectory:
     def read_request(self) -> dict[str, Any] | None:
         """Return the submission's document; None if the job does not exist or the document is damaged."""
         document = read_json(self.file(self.REQUEST))
-        return document if document is not None and document.keys() >= self.REQUEST_KEYS else None
+        if document is None or not document.keys() >= self.REQUEST_KEYS:
+            return None
+        if not isinstance(document["app"], dict) or "name" not in document["app"]:
+            return None
+        place, layout = document["submitted_from"], document["layout"]
+        if not isinstance(place, dict) or not place.keys() >= {"host", "boot_id"}:
+            return None
+        kinds = [list(map(type, item)) for item in layout if isinstance(item, list)]
+        return document if kinds == [[str, int, str]] * len(layout) else None
 
     def read_state(self) -> dict[str, Any] | None:
         """Return its state; None if none has been written, or it is damaged."""
         state = read_json(self.file("state.json"))
-        return state if state is not None and state.keys() >= self.STATE_KEYS else None
+        is_whole = state is not None and state.keys() >= self.STATE_KEYS and _is_sound(state)
+        return state if is_whole else None
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace the state, whole or not at all."""
@@ -147,67 +154,7 @@ class JobDirectory:
         """Return a request that `ask` has left; None if there is none."""
         return read_json(self.file(f"{what}.json"))
 
-    def last_written(self) -> float:
-        """Return when the job last changed its state or wrote to a log, in seconds since the epoch."""
-        files = [self.file(self.REQUEST), self.file("state.json")]
-        files += [os.path.join(folder, name) for folder, _, names in os.walk(self.logs()) for name in names]
-        return max((os.stat(path).st_mtime for path in files if os.path.isfile(path)), default=0.0)
-
-    # ---- what differs between the kinds of jobs
-
-    def logs(self) -> str:
-        """Return the directory below which its logs are."""
-        return self.file("logs")
-
-    def is_over(self, state: dict[str, Any]) -> bool:
-        """Tell whether the job has ended, and nothing is left of it that would have to be removed."""
-        raise NotImplementedError
-
-    def has_ended(self, state: dict[str, Any]) -> bool:
-        """Tell whether the job has ended, though something may be left of it."""
-        return self.is_over(state)
-
-    def ended(self, state: dict[str, Any], reason: str, now: float) -> dict[str, Any]:
-        """Return the state of a job that no process runs; ``reason`` is one of `recovery`."""
-        raise NotImplementedError
-
-    def first_state(self) -> dict[str, Any] | None:
-        """Return the state before the supervisor has written one; None without a job."""
-        return None
-
-    def state_elsewhere(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state to report here for a job of another machine."""
-        return state
-
-    def clean_up(self, state: dict[str, Any]) -> None:
-        """Remove what a job without a supervisor left behind besides processes; record that in its state.
-
-        Raises:
-            ShunterError: that cannot be done now, so the job may still run.
-        """
-
-
-class ProcessJob(JobDirectory):
-    """A job of `local_cwd`: replicas of roles, which are processes. Its state is `supervisor`'s."""
-
-    REQUEST_KEYS = JobDirectory.REQUEST_KEYS | {"app", "layout"}
-    STATE_KEYS = JobDirectory.STATE_KEYS | {"state", "roles"}
-    ENDS_WITH_SUPERVISOR = True
-    STOP, STOP_SIGNAL = "cancel", "SIGUSR1"  # SIGTERM alone is a shutdown of the machine
-    #: Whether jobs of this kind may have working directories of their own beside their directories.
-    HAS_VIEWS = True
-
-    @staticmethod
-    def root() -> str:
-        """Return the directory of all local jobs."""
-        return jobs_dir()
-
-    def remove_belongings(self) -> None:
-        """Remove what a job that has ended has outside of its directory, besides logs.
-
-        Raises:
-            ShunterError: something cannot be removed.
-        """
+    # ---- where things are
 
     def live_places(self, state: dict[str, Any]) -> dict[str, dict[str, str]]:
         """Return where the ports of replicas that run are found from outside, by ``ROLE/K`` and name."""
@@ -238,17 +185,6 @@ class ProcessJob(JobDirectory):
         """Return the folder of the module by which Python writes stacks when the job hangs."""
         return self.file("python")
 
-    def read_request(self) -> dict[str, Any] | None:
-        """Return the submission's document; None if the job does not exist or the document is damaged."""
-        document = super().read_request()
-        if document is None or not isinstance(document["app"], dict) or "name" not in document["app"]:
-            return None
-        place, layout = document["submitted_from"], document["layout"]
-        if not isinstance(place, dict) or not place.keys() >= {"host", "boot_id"}:
-            return None
-        kinds = [list(map(type, item)) for item in layout if isinstance(item, list)]
-        return document if kinds == [[str, int, str]] * len(layout) else None
-
     def layout(self) -> list[tuple[str, int, str]]:
         """Return role, index and log directory of every replica, in order."""
         document = self.read_request() or {}
@@ -266,10 +202,13 @@ class ProcessJob(JobDirectory):
         """Return the directory below which its logs are."""
         return self.log_root(self.layout())
 
-    def read_state(self) -> dict[str, Any] | None:
-        """Return its state; None if none has been written, or it is damaged."""
-        state = super().read_state()
-        return state if state is not None and _is_sound(state) else None
+    # ---- its state
+
+    def last_written(self) -> float:
+        """Return when the job last changed its state or wrote to a log, in seconds since the epoch."""
+        files = [self.file(self.REQUEST), self.file("state.json")]
+        files += [os.path.join(folder, name) for folder, _, names in os.walk(self.logs()) for name in names]
+        return max((os.stat(path).st_mtime for path in files if os.path.isfile(path)), default=0.0)
 
     def is_over(self, state: dict[str, Any]) -> bool:
         """Tell whether nothing more will be known of it: it has ended, or its state is damaged."""
@@ -318,6 +257,22 @@ class ProcessJob(JobDirectory):
         """Return the state of a job whose end cannot be seen from this machine."""
         verb = "was submitted" if state["state"] == AppState.SUBMITTED.name else "runs"
         return {**state, "state": AppState.UNREACHABLE.name, "msg": f"it {verb} on {state['host']}"}
+
+    # ---- what is not in it
+
+    def clean_up(self, state: dict[str, Any]) -> None:
+        """Remove what a job without a supervisor left behind besides processes; record that in its state.
+
+        Raises:
+            ShunterError: that cannot be done now, so the job may still run.
+        """
+
+    def remove_belongings(self) -> None:
+        """Remove what a job that has ended has outside of its directory, besides logs.
+
+        Raises:
+            ShunterError: something cannot be removed.
+        """
 
 
 def _is_sound(state: dict[str, Any]) -> bool:

@@ -109,7 +109,7 @@ class JobWatch:
 def wait_for_end(job: JobDirectory, timeout: float | None) -> None:
     """Block until the job has ended or ``timeout`` seconds have passed."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    watch = JobWatch(job, [], only_end=job.ENDS_WITH_SUPERVISOR)
+    watch = JobWatch(job, [], only_end=True)
     try:
         while not has_ended(job):
             left = None if deadline is None else deadline - time.monotonic()

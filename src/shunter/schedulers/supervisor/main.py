@@ -59,8 +59,8 @@ def _run(supervisor_class: Any, plan: dict[str, Any], answer: int) -> int:
     code = 1
     try:
         try:
-            _redirect_output(job.file(f"{job.SUPERVISOR}.log"))
-            system.set_title(f"shunter: {job.SUPERVISOR} of {job.name}")
+            _redirect_output(job.file("supervisor.log"))
+            system.set_title(f"shunter: supervisor of {job.name}")
             supervisor = supervisor_class(job, plan)
         except OSError as error:
             path = error.filename or job.path

@@ -8,7 +8,7 @@ from typing import Any
 
 from shunter.paths import existing
 from shunter.schedulers.api import DescribeAppResponse
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.outbox import send_if_waiting
 from shunter.schedulers.supervisor.recovery import current_state, stopped_text
 from shunter.specs.status import (
@@ -25,7 +25,7 @@ from shunter.specs.training import output_of, specification
 MAX_ERROR_FILE = 64 * 1024
 
 
-def describe(job: ProcessJob) -> DescribeAppResponse | None:
+def describe(job: JobDirectory) -> DescribeAppResponse | None:
     """Return all that is known of a job's state; None if there is no such job."""
     state = current_state(job)
     if state is None:
@@ -65,7 +65,7 @@ def describe(job: ProcessJob) -> DescribeAppResponse | None:
     )
 
 
-def _results_of(job: ProcessJob, document: dict[str, Any]) -> str | None:
+def _results_of(job: JobDirectory, document: dict[str, Any]) -> str | None:
     """Return where a job's results are; None if there are none, or it is no sweep and without the toolkit.
 
     What has failed may have sent nothing to its output.
@@ -92,7 +92,7 @@ def _planned_roles(layout: list[tuple[str, int, str]], state: str) -> list[dict[
 
 
 def _replica_status(
-    job: ProcessJob,
+    job: JobDirectory,
     document: dict[str, Any],
     role: str,
     item: dict[str, Any],

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shunter.schedulers.supervisor import recovery
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.job_watch import POLL_SECONDS, JobWatch
 from shunter.specs.status import AppState, is_terminal
 
@@ -28,7 +28,7 @@ class Parents:
 
     def __init__(self, wanted: Sequence[dict[str, Any]]) -> None:
         self._open = list(wanted)
-        self._watches = {parent["app_id"]: JobWatch(ProcessJob(parent["job_dir"]), []) for parent in wanted}
+        self._watches = {parent["app_id"]: JobWatch(JobDirectory(parent["job_dir"]), []) for parent in wanted}
         self.waits_for = ""
         self.problem = ""
 
@@ -75,7 +75,7 @@ class Parents:
 
 def _judge(parent: dict[str, Any]) -> tuple[str, bool]:
     """Return why a parent keeps its child from starting, or "", and whether it may still end."""
-    job = ProcessJob(parent["job_dir"])
+    job = JobDirectory(parent["job_dir"])
     app_id = parent["app_id"]
     state = recovery.current_state(job)
     if state is None:  # only what has ended can be deleted

@@ -52,7 +52,7 @@ def await_start(job: JobDirectory, role: str, index: int) -> dict[str, Any]:
 def has_ended(job: JobDirectory) -> bool:
     """Tell whether a job has ended, after ending it if no process runs it; True without a job."""
     state = current_state(job)
-    return state is None or job.has_ended(state)
+    return state is None or job.is_over(state)
 
 
 def end_orphan(job: JobDirectory) -> dict[str, Any] | None:
@@ -92,7 +92,7 @@ def _ended(job: JobDirectory, state: dict[str, Any], when: float) -> dict[str, A
 
 def supervisor_of(job: JobDirectory, state: dict[str, Any]) -> Process | None:
     """Return the process that runs a job, or ran it; None if none has been started."""
-    return Process.from_json(state.get(job.SUPERVISOR))
+    return Process.from_json(state.get("supervisor"))
 
 
 def _is_run(job: JobDirectory, state: dict[str, Any], boot_id: str) -> bool:
@@ -113,7 +113,7 @@ def stopped_text(job: JobDirectory, state: dict[str, Any]) -> str:
     if supervisor is None or not processes.is_stopped(supervisor):
         return ""
     how = f"`kill -CONT {supervisor.pid}` or `shunter cancel` continues it"
-    return f"its {job.SUPERVISOR} is stopped by a signal; {how}"
+    return f"its supervisor is stopped by a signal; {how}"
 
 
 def stop(job: JobDirectory, state: dict[str, Any], by: object) -> None:
@@ -127,9 +127,9 @@ def stop(job: JobDirectory, state: dict[str, Any], by: object) -> None:
     supervisor = supervisor_of(job, state)
     signum = signal.SIGTERM
     try:
-        job.ask(job.STOP, {"by": by, "at": time.time()})
+        job.ask("cancel", {"by": by, "at": time.time()})
     except StateStoreError:  # a full disk, perhaps because of this job: the signal alone has to do
-        signum = signal.Signals[job.STOP_SIGNAL]
+        signum = signal.SIGUSR1  # SIGTERM without a request is a shutdown of the machine
         if supervisor is None or not supervisor.is_alive():
             raise
     if supervisor is not None:

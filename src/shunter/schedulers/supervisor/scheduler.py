@@ -27,7 +27,7 @@ from shunter.schedulers.lines import check_replicas, compile_regex
 from shunter.schedulers.supervisor import recovery
 from shunter.schedulers.supervisor.details import SupervisedJobDetails
 from shunter.schedulers.supervisor.housekeeping import leftovers, remove, remove_job
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.job_watch import JobWatch, wait_for_end
 from shunter.schedulers.supervisor.log_ranges import read_part
 from shunter.schedulers.supervisor.log_reader import ReplicaLog, follow_logs, read_logs
@@ -42,7 +42,7 @@ Opts = TypeVar("Opts")
 class SupervisedScheduler(Scheduler[Opts], Generic[Opts]):
     """A scheduler whose jobs have a supervisor. Subclasses submit, and say what kind of jobs they have."""
 
-    job_class: type[ProcessJob]
+    job_class: type[JobDirectory]
 
     # ---- observing
 
@@ -84,7 +84,7 @@ class SupervisedScheduler(Scheduler[Opts], Generic[Opts]):
         """Return what else can be asked about a job: its points' directories, and what it uses."""
         return SupervisedJobDetails(self.job_class.of(app_id))
 
-    def _find(self, app_id: str) -> ProcessJob:
+    def _find(self, app_id: str) -> JobDirectory:
         """Return an existing job.
 
         Raises:
@@ -95,7 +95,7 @@ class SupervisedScheduler(Scheduler[Opts], Generic[Opts]):
             raise UnknownAppException(f"{self.backend} has no job {app_id!r} on this machine")
         return job
 
-    def _running_replica(self, job: ProcessJob, role_name: str, k: int) -> dict[str, Any]:
+    def _running_replica(self, job: JobDirectory, role_name: str, k: int) -> dict[str, Any]:
         """Return a replica of the state document, which runs.
 
         Raises:
@@ -163,7 +163,7 @@ class SupervisedScheduler(Scheduler[Opts], Generic[Opts]):
         return read_part(log_dirs[role_name, k], job.index_path(role_name, k), wanted)
 
 
-def _log_dirs(job: ProcessJob) -> dict[tuple[str, int], str]:
+def _log_dirs(job: JobDirectory) -> dict[tuple[str, int], str]:
     """Return the log directory of every replica.
 
     Raises:
@@ -177,7 +177,7 @@ def _log_dirs(job: ProcessJob) -> dict[tuple[str, int], str]:
     return job.log_dirs()
 
 
-def _read(job: ProcessJob, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:
+def _read(job: JobDirectory, logs: dict[tuple[str, int], Any], query: LogQuery) -> Iterator[LogBlock]:
     try:
         if not query.should_tail:
             recovery.current_state(job)  # ends a job that no process runs

@@ -24,7 +24,7 @@ from shunter.errors import StateStoreError
 from shunter.paths import xdg
 from shunter.schedulers.supervisor import recovery
 from shunter.schedulers.supervisor.documents import read_json
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.system import file_events
 from shunter.system.file_events import FileEvents
 from shunter.system.identity import Process, machine, myself
@@ -295,7 +295,7 @@ def _read_ticket(path: str) -> tuple[dict[str, Any], Process | None]:
 def _is_over(job_dir: str) -> bool:
     """Tell whether a job whose supervisor has ended is over, after ending what is left of the job."""
     try:
-        return recovery.has_ended(ProcessJob(job_dir))
+        return recovery.has_ended(JobDirectory(job_dir))
     except (OSError, StateStoreError):
         return True
 

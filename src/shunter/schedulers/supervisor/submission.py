@@ -14,7 +14,7 @@ from shunter.errors import BackendError
 from shunter.paths import make_private_dir, state_error, view_dir
 from shunter.redaction import Redactor
 from shunter.schedulers.supervisor import documents, outbox
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.start import StartingSupervisor
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -26,7 +26,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def submit(
-    job: ProcessJob,
+    job: JobDirectory,
     info: AppDryRunInfo[Any],
     layout: Sequence[tuple[str, int, str]],
     make_plan: Callable[[], ProcessPlan],
@@ -91,7 +91,7 @@ def _not_started(app_id: str, problem: str) -> BackendError:
     )
 
 
-def _write_extras(job: ProcessJob, info: AppDryRunInfo[Any]) -> None:
+def _write_extras(job: JobDirectory, info: AppDryRunInfo[Any]) -> None:
     """Record the targets of notifications, and what is needed if replicas hang."""
     request = info.request
     if request.notify:
@@ -118,7 +118,7 @@ def _document(info: AppDryRunInfo[Any], layout: Sequence[tuple[str, int, str]]) 
     }
 
 
-def _remove(job: ProcessJob) -> None:
+def _remove(job: JobDirectory) -> None:
     """Remove the directories of a job that never started."""
     shutil.rmtree(job.path, ignore_errors=True)
     shutil.rmtree(view_dir(job.name), ignore_errors=True)

@@ -30,7 +30,7 @@ from shunter.schedulers.supervisor.container_replica import (
     signal_containers,
 )
 from shunter.schedulers.supervisor.hang_watch import HangWatch
-from shunter.schedulers.supervisor.job_directory import ProcessJob
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.log_recorder import LogRecorder, ReplicaRecorder
 from shunter.schedulers.supervisor.out_of_memory import OomWatch
 from shunter.schedulers.supervisor.own_directory import make_own
@@ -76,11 +76,11 @@ class Supervisor:
         OSError: the state or log directory cannot be written.
     """
 
-    job_class = ProcessJob
+    job_class = JobDirectory
     #: The signals that end its wait.
     SIGNALS: tuple[int, ...] = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self, job: ProcessJob, plan: dict[str, Any]) -> None:
+    def __init__(self, job: JobDirectory, plan: dict[str, Any]) -> None:
         self.job = job
         self.plan = ProcessPlan.from_json(plan)
         self.roles = {role.name: role for role in self.plan.roles}
