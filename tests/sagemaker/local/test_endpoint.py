@@ -255,7 +255,7 @@ def test_the_wire_format(endpoint: EndpointServer) -> None:
         "SageMaker.CreateModel is not supported by this endpoint, which has AddTags, "
     )
     assert post("SageMaker.ListTrainingJobs", b"no json")[1]["__type"] == "SerializationException"
-    assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "SerializationException"
+    assert post("SageMaker.ListTrainingJobs", b'{"MaxResults": "x"}')[1]["__type"] == "ValidationException"
     assert post("SageMaker.ListTrainingJobs", b"{}", Host="evil.example")[0] == 403
     with urllib.request.urlopen(endpoint.url) as answer:
         assert answer.status == 200

@@ -102,31 +102,10 @@ def test_no_request_is_a_fault_of_the_endpoint() -> None:
             assert code_of(changed(path, None)) == absent, f"null is absent: {path}"
         for wrong in ("", "x", 5, -1, 1.5, True, [], {}, [None], {"x": None}, [[]], "x" * 5000, 1 << 40):
             found = code_of(changed(path, wrong))
-            assert found in ("", "ValidationException", "SerializationException"), (path, wrong)
+            assert found in ("", "ValidationException"), (path, wrong)
     for name in REQUEST:
         assert code_of({name: REQUEST[name]}) == "ValidationException"
     assert code_of({}) == "ValidationException"
-
-
-TYPES: list[tuple[tuple[Any, ...], Any, str]] = [
-    (("ResourceConfig", "VolumeSizeInGB"), True, "TRUE_VALUE can not be converted to an Integer"),
-    (("ResourceConfig", "VolumeSizeInGB"), "1", "STRING_VALUE can not be converted to an Integer"),
-    (("ResourceConfig", "VolumeSizeInGB"), 1.5, "DECIMAL_VALUE can not be converted to an Integer"),
-    (("ResourceConfig", "InstanceCount"), 1 << 31, "NUMBER_VALUE can not be converted to an Integer"),
-    (("HyperParameters", "lr"), 0.1, "NUMBER_VALUE can not be converted to a String"),
-    (("EnableNetworkIsolation",), "true", "STRING_VALUE can not be converted to a Boolean"),
-    (("TrainingJobName",), {}, "Start of structure or map found where not expected."),
-    (("InputDataConfig",), "x", "Expected list or null"),
-    (("HyperParameters",), [], "Start of list found where not expected"),
-]
-
-
-@pytest.mark.parametrize(("path", "value", "words"), TYPES)
-def test_wrong_types_are_serialization_errors(path: tuple[Any, ...], value: Any, words: str) -> None:
-    with pytest.raises(ApiError) as caught:
-        request_validation.check_request(changed(path, value))
-    assert caught.value.code == "SerializationException"
-    assert caught.value.message.startswith(words)
 
 
 def test_more_hosts_than_a_machine_has_are_refused_before_they_are_listed() -> None:
@@ -149,52 +128,26 @@ def test_what_no_process_takes_is_refused_at_once(path: tuple[str, ...]) -> None
         )
 
 
-ONE, FAILED = "1 validation error detected: Value ", "failed to satisfy constraint: Member must"
-NAME = f"Value '{'_' * 64}' at 'trainingJobName' {FAILED}"
-PATTERN = "regular expression pattern: "
-LIMITS: list[tuple[tuple[Any, ...], Any, str]] = [
-    (("AlgorithmSpecification",), ..., f"{ONE}null at 'algorithmSpecification' {FAILED} not be null"),
-    (
-        ("TrainingJobName",),
-        "_" * 64,
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("AlgorithmSpecification",), ..., "Missing required parameter: AlgorithmSpecification"),
         (
-            f"2 validation errors detected: {NAME} have length less than or equal to 63; "
-            f"{NAME} satisfy {PATTERN}[a-zA-Z0-9](-*[a-zA-Z0-9]){{0,62}}"
+            ("ResourceConfig", "VolumeSizeInGB"),
+            "1",
+            "parameter ResourceConfig.VolumeSizeInGB",
         ),
-    ),
-    (
-        ("InputDataConfig", 1, "CompressionType"),
-        "gzip",
-        (
-            f"{ONE}'gzip' at 'inputDataConfig.2.member.compressionType' {FAILED} satisfy enum value set: "
-            "[None, Gzip]"
-        ),
-    ),
-    (
-        ("ResourceConfig", "InstanceGroups", 0, "InstanceCount"),
-        -1,
-        (
-            f"{ONE}'-1' at 'resourceConfig.instanceGroups.1.member.instanceCount' {FAILED} have value "
-            "greater than or equal to 0"
-        ),
-    ),
-    (
-        ("Environment", "A"),
-        "secret" * 100,
-        (
-            f"{ONE}at 'environment' failed to satisfy constraint: Map value must satisfy constraint: [Member "
-            "must have length less than or equal to 512, Member must have length greater than or equal to 0, "
-            rf"Member must satisfy {PATTERN}[\S\s]*]"
-        ),
-    ),
-]
-
-
-@pytest.mark.parametrize(("path", "value", "message"), LIMITS)
-def test_limits_are_reported_in_the_service_s_words(path: tuple[Any, ...], value: Any, message: str) -> None:
+        (("TrainingJobName",), "_" * 64, "TrainingJobName: 64 characters, at most 63 are allowed"),
+        (("InputDataConfig", 1, "CompressionType"), "gzip", "'gzip' must be one of None, Gzip"),
+        (("Environment", "A"), "secret" * 100, "Environment.A: 600 characters, at most 512 are allowed"),
+    ],
+)
+def test_limits_of_the_model_are_reported(path: tuple[Any, ...], value: Any, words: str) -> None:
     with pytest.raises(ApiError) as caught:
         request_validation.check_request(changed(path, value))
-    assert (caught.value.code, caught.value.message) == ("ValidationException", message)
+    assert caught.value.code == "ValidationException"
+    assert words in caught.value.message
+    assert "secret" not in caught.value.message
 
 
 def test_unsigned_requests_are_refused(jobs: Jobs) -> None:

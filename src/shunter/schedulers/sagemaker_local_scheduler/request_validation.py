@@ -1,18 +1,15 @@
 """Requests checked before anything starts: by the service's model, its rules, and what this machine can do.
 
-A value of another type than the model's is a SerializationException, the first that is found. A value of the
-right type that breaks a limit is a ValidationException, which names all of them in the service's words:
-``1 validation error detected: Value 'a_b' at 'trainingJobName' failed to satisfy constraint: ...``.
+The errors have the service's names, and our words.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from shunter.schedulers.aws.service_model import input_of, matches
+from shunter.schedulers.aws.service_model import problems_of
 from shunter.schedulers.aws_sagemaker_scheduler import request_rules
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import count_of
 
@@ -22,7 +19,7 @@ class ApiError(Exception):
 
     Args:
         code: such as ``ValidationException``.
-        message: the service's words, where they are known.
+        message: what is wrong.
         status: of HTTP.
     """
 
@@ -78,12 +75,10 @@ def check(
         also_required: members that have to be there, although the model does not say so.
 
     Raises:
-        ApiError: SerializationException, a value is of another type; ValidationException, with all problems.
+        ApiError: ValidationException, with all problems.
     """
-    shape = input_of(service, operation)
-    _check_types(params, shape)
-    missing = [_broken(None, _member("", name), NOT_NULL) for name in also_required if name not in params]
-    problems = [*missing, *_limits(params, shape, "")]
+    missing = [f"Missing required parameter: {name}" for name in also_required if name not in params]
+    problems = [*missing, *problems_of(service, operation, params)]
     if problems:
         count = len(problems)
         raise invalid(f"{count} validation error{'s' if count > 1 else ''} detected: {'; '.join(problems)}")
@@ -184,25 +179,6 @@ def _not_here(request: dict[str, Any]) -> list[str]:
     return problems
 
 
-# ---- types and limits
-
-NOT_NULL = "Member must not be null"
-_NUMBERS = ("integer", "long", "float", "double")
-#: How many bits the service's whole numbers have.
-_BITS = {"integer": 32, "long": 64}
-#: What the service calls a type, with its article.
-_NAMES = {
-    "string": "a String",
-    "integer": "an Integer",
-    "long": "a Long",
-    "float": "a Float",
-    "double": "a Double",
-    "boolean": "a Boolean",
-    "timestamp": "a Date",
-    "blob": "a Blob",
-}
-
-
 def without_nulls(value: Any) -> Any:
     """Return parameters without members that are null: for the service they are absent."""
     if isinstance(value, dict):
@@ -210,151 +186,3 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
     return value
-
-
-def _check_types(value: Any, shape: Any, path: str = "") -> None:
-    """Refuse a value that is not of its shape's type.
-
-    Raises:
-        ApiError: SerializationException.
-    """
-    kind = shape.type_name
-    if value is None:  # within a list; a limit says what is wrong with it
-        return
-    if kind == "structure":
-        _expect(isinstance(value, dict), value, "structure", path)
-        for name, item in value.items():
-            if name in shape.members:
-                _check_types(item, shape.members[name], _member(path, name))
-    elif kind == "list":
-        _expect(isinstance(value, (list, tuple)), value, "list", path)
-        for number, item in enumerate(value, 1):
-            _check_types(item, shape.member, f"{path}.{number}.member")
-    elif kind == "map":
-        _expect(isinstance(value, dict), value, "map", path)
-        for key, item in value.items():
-            _check_types(item, shape.value, f"{path}.{key}.member")
-    elif not _is_of(value, kind):
-        raise _unreadable(_mismatch(value, kind), path)
-
-
-def _expect(is_right: bool, value: Any, kind: str, path: str) -> None:
-    if is_right:
-        return
-    if isinstance(value, (dict, list)):
-        raise _unreadable(_mismatch(value, kind), path)
-    raise _unreadable(f"Expected {kind} or null", path)
-
-
-def _is_of(value: Any, kind: str) -> bool:
-    if kind == "boolean":
-        return isinstance(value, bool)
-    if isinstance(value, bool):
-        return False
-    if kind == "string":
-        return isinstance(value, str)
-    if kind in _BITS:
-        most = 1 << (_BITS[kind] - 1)
-        return isinstance(value, int) and -most <= value < most
-    if kind in ("float", "double"):
-        return isinstance(value, (int, float))
-    if kind == "timestamp":
-        return isinstance(value, (int, float)) or hasattr(value, "timestamp")
-    return isinstance(value, (str, bytes))
-
-
-def _mismatch(value: Any, kind: str) -> str:
-    if isinstance(value, dict):
-        return "Start of structure or map found where not expected."
-    if isinstance(value, list):
-        return "Start of list found where not expected"
-    found = "NUMBER_VALUE"
-    if isinstance(value, bool):
-        found = f"{str(value).upper()}_VALUE"
-    elif isinstance(value, float) and kind in _BITS:
-        found = "DECIMAL_VALUE"
-    elif isinstance(value, str):
-        found = "STRING_VALUE"
-    return f"{found} can not be converted to {_NAMES[kind]}"
-
-
-def _unreadable(text: str, path: str) -> ApiError:
-    return ApiError("SerializationException", f"{text} (at '{path}')" if path else text)
-
-
-def _limits(value: Any, shape: Any, path: str) -> Iterator[str]:
-    kind = shape.type_name
-    if value is None:
-        yield _broken(None, path, NOT_NULL)
-    elif kind == "structure":
-        for name in shape.required_members:
-            if name not in value:
-                yield _broken(None, _member(path, name), NOT_NULL)
-        for name, item in value.items():
-            if name in shape.members:
-                yield from _limits(item, shape.members[name], _member(path, name))
-            else:
-                yield f"{_member(path, name)} is not among the members: {', '.join(shape.members)}"
-    elif kind == "list":
-        yield from (_broken(value, path, rule) for rule in _lengths(len(value), shape))
-        for number, item in enumerate(value, 1):
-            yield from _limits(item, shape.member, f"{path}.{number}.member")
-    elif kind == "map":
-        yield from (_broken(value, path, rule) for rule in _lengths(len(value), shape))
-        for what, part, items in (("keys", shape.key, value.keys()), ("value", shape.value, value.values())):
-            rules = _limits_of_entries(part)
-            if any(item is None or list(_broken_by(item, part)) for item in items):
-                yield _broken(value, path, f"Map {what} must satisfy constraint: [{', '.join(rules)}]")
-    else:
-        yield from (_broken(value, path, rule) for rule in _broken_by(value, shape))
-
-
-def _broken(value: Any, path: str, rule: str) -> str:
-    """Name the limit that a value breaks. Lists and objects are not shown: there may be secrets in them."""
-    shown = "" if isinstance(value, (dict, list)) else " null" if value is None else f" '{value}'"
-    return f"Value{shown} at '{path}' failed to satisfy constraint: {rule}"
-
-
-def _broken_by(value: Any, shape: Any) -> Iterator[str]:
-    """Yield the limits of a plain shape that a value breaks."""
-    limits = shape.metadata
-    if shape.type_name == "string":
-        allowed = getattr(shape, "enum", None)
-        if allowed and value not in allowed:
-            yield f"Member must satisfy enum value set: [{', '.join(allowed)}]"
-        yield from _lengths(len(value), shape)
-        pattern = limits.get("pattern")
-        # cut at its greatest length: some patterns take forever on long texts
-        if pattern and not matches(pattern, value[: limits.get("max", len(value)) + 1]):
-            yield f"Member must satisfy regular expression pattern: {pattern}"
-    elif shape.type_name in _NUMBERS:
-        if value < limits.get("min", value):
-            yield f"Member must have value greater than or equal to {limits['min']}"
-        if value > limits.get("max", value):
-            yield f"Member must have value less than or equal to {limits['max']}"
-
-
-def _lengths(length: int, shape: Any) -> Iterator[str]:
-    limits = shape.metadata
-    if length < limits.get("min", 0):
-        yield f"Member must have length greater than or equal to {limits['min']}"
-    if length > limits.get("max", length):
-        yield f"Member must have length less than or equal to {limits['max']}"
-
-
-def _limits_of_entries(shape: Any) -> list[str]:
-    """Return all limits of the keys or values of a map, which the service names together."""
-    limits = shape.metadata
-    rules = []
-    if "max" in limits:
-        rules.append(f"Member must have length less than or equal to {limits['max']}")
-    if "min" in limits:
-        rules.append(f"Member must have length greater than or equal to {limits['min']}")
-    if "pattern" in limits:
-        rules.append(f"Member must satisfy regular expression pattern: {limits['pattern']}")
-    return rules or [NOT_NULL]
-
-
-def _member(path: str, name: str) -> str:
-    own = name[:1].lower() + name[1:]
-    return f"{path}.{own}" if path else own
