@@ -6,21 +6,14 @@ returns an iterable of `Rule`, each with the name of a cause here or with a `Cau
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from shunter._toolkit.failure_class import ERROR, LOG, SCHEDULER, START
 from shunter.errors import ConfigError
 from shunter.plugins import entry_points
 from shunter.specs.retries import EXCEPTION, NODE, OOM, OTHER, PREEMPTED
-
-# Where a rule looks.
-SCHEDULER = "scheduler"  # what the scheduler says of the replica, or of the job
-ERROR = "error"  # the exceptions of tracebacks, and the replica's failure report
-LOG = "log"  # any line of the log's end
-START = "start"  # the log of a program that ended with 126 or 127: what shells and loaders write there
 
 
 @dataclass
@@ -514,16 +507,6 @@ BY_EXIT_CODE = {
     153: "file_size",
     124: "timeout",
 }
-_SIGNAL = {
-    "SIGINT": 130, "SIGILL": 132, "SIGABRT": 134, "SIGBUS": 135, "SIGFPE": 136, "SIGKILL": 137,
-    "SIGSEGV": 139, "SIGTERM": 143, "SIGXCPU": 152, "SIGXFSZ": 153,
-}  # fmt: skip
-
-
-def cause_of_signal(text: str) -> str:
-    """Return the name of the cause that a scheduler's "killed by SIGSEGV" means; "" for none."""
-    match = re.search(r"\bSIG[A-Z]+\b", text)
-    return BY_EXIT_CODE.get(_SIGNAL.get(match[0], 0), "") if match else ""
 
 
 def rules() -> list[Rule]:
@@ -555,17 +538,11 @@ def cause_of(rule: Rule) -> Cause:
     return rule.cause if isinstance(rule.cause, Cause) else CAUSES[rule.cause]
 
 
-def first_match(candidates: Iterable[Rule], where: str, lines: Iterable[str]) -> tuple[Cause, str] | None:
-    """Return the cause of the first rule for ``where`` that matches one of the lines, and that line."""
-    texts = [line for line in lines if line]
-    for rule in candidates:
-        if rule.where != where:
-            continue
-        pattern = re.compile(rule.pattern, re.IGNORECASE)
-        for line in texts:
-            if pattern.search(line):
-                return cause_of(rule), line
-    return None
+def by_name(name: str) -> Cause:
+    """Return the cause with a name, which may be a plugin's."""
+    if name in CAUSES:
+        return CAUSES[name]
+    return next(cause for rule in rules() if (cause := cause_of(rule)).name == name)
 
 
 def causes_table() -> dict[str, Any]:

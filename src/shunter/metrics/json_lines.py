@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from shunter.diagnosis.log_end import without_prefix
+from shunter._toolkit.log_end import without_prefix
 
 #: The keys of a step, by rank.
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch")

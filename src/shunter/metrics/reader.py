@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from shunter.diagnosis.log_end import without_prefix
+from shunter._toolkit.log_end import without_prefix
 from shunter.errors import StateStoreError, UnknownAppException
 from shunter.metric_search import MetricSearch, lines_of
 from shunter.metrics.json_lines import LONGEST_PREFIX, find_objects

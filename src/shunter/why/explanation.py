@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shunter._toolkit.log_end import last_words
 from shunter.diagnosis.failures import Failure, explain_failure
-from shunter.diagnosis.log_end import last_words
 from shunter.diagnosis.waiting import Waiting, explain_waiting
 from shunter.errors import ShunterError
 from shunter.redaction import Redactor
