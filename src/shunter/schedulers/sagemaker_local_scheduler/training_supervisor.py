@@ -336,7 +336,7 @@ class TrainingSupervisor(Supervisor):
 
 def _words_of(replica: Replica) -> str:
     """Return in words how a host ended, if that says more than its exit code."""
-    if replica.end == reasons.FAILED:
+    if replica.end in (reasons.FAILED, reasons.NOT_EXECUTED):  # the last line of the log says why
         return ""
     if replica.end in (reasons.SIGNAL, reasons.EXIT_LIKE_SIGNAL):
         return f"ended by {signal_name((replica.exit_code or 0) - 128)}"
