@@ -38,7 +38,7 @@ from shunter.schedulers.supervisor.parents import Parents
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.replica import Replica
 from shunter.schedulers.supervisor.retry_counts import RetryCounts
-from shunter.schedulers.supervisor.slots import SlotQueue, Ticket
+from shunter.schedulers.supervisor.start_queue import StartQueue
 from shunter.schedulers.supervisor.usage_sampler import UsageSampler
 from shunter.specs.status import AppState, is_terminal
 from shunter.system import processes
@@ -51,8 +51,6 @@ FIRST_SAMPLE = 2.0
 WRITE_INTERVAL = 0.02
 STATE_RESERVE = 64 * 1024
 LEFTOVER_GRACE = 1.0
-#: Seconds until a queue of slots that cannot be used is tried again.
-SLOTS_PAUSE = 1.0
 #: Seconds until a container is asked for, or signalled, again.
 CONTAINER_PAUSE = 0.2
 #: The same while its daemon is away.
@@ -60,7 +58,6 @@ DAEMON_PAUSE = 1.0
 #: `poll` takes at most 24 days; jobs may run longer.
 LONGEST_WAIT = 86400.0
 RESERVE_PER_REPLICA = 512
-CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: Files that the supervisor itself and its libraries may have open.
 OTHER_FILES = 64
 
@@ -98,13 +95,7 @@ class Supervisor:
         self.continuations = 0
         self._is_continuing = False
         self._waits_for = ""
-        #: Groups of replicas still to be started, each as a whole; in an array, a group is one replica.
-        self._unstarted: list[list[Replica]] = []
         self._has_begun = False
-        self._slots: SlotQueue | None = None
-        self._place: Ticket | None = None
-        self._slots_problem = ""
-        self._held: list[tuple[Ticket, list[Replica]]] = []
         self._restarting: set[str] = set()
         self._retries: RetryCounts | None = None
         self._hangs: HangWatch | None = None
@@ -137,7 +128,7 @@ class Supervisor:
         for replica in self.replicas:
             if replica.index == 0:
                 self._make_logs(replica)
-        self._open_slots()
+        self._queue = StartQueue(self.plan, self._has_ended)
         self.job.reserve_final_state(STATE_RESERVE + RESERVE_PER_REPLICA * len(self.replicas))
         self.job.write_state(self._document(AppState.PENDING))
 
@@ -167,7 +158,7 @@ class Supervisor:
         poller.register(self._wakeup.fileno(), select.POLLIN)
         while not self._is_over():
             self._handle_next(poller)
-            if self._unstarted or self._held or self._place is not None:
+            if self._queue.is_active():
                 self._start_more()
         self._finish()
 
@@ -180,91 +171,28 @@ class Supervisor:
 
     def _begin(self) -> None:
         """Start the replicas that there is room for."""
-        self._unstarted = [[each] for each in self.replicas] if self.plan.array else [self.replicas]
+        self._queue.fill(self.replicas)
         self._start_more()
 
-    def _open_slots(self) -> None:
-        slots = self.plan.slots
-        if slots is not None:
-            self._slots = SlotQueue(
-                slots["folder"],
-                slots["cpus"],
-                slots["gpus"],
-                self.plan.app_id,
-                self.job.path,
-                slots["within"],
-            )
-
     def _start_more(self) -> None:
-        """Give back the slots of what has ended, and start what there is room for."""
-        for held in [held for held in self._held if all(map(self._has_ended, held[1]))]:
-            self._held.remove(held)
-            self._give_back(held[0])
+        """Start what there is room for."""
         if self.stopping is not None:
-            self._unstarted.clear()
-        self._unstarted = [group for group in self._unstarted if not all(map(self._has_ended, group))]
-        while self._unstarted and self._has_room():
-            group = self._unstarted.pop(0)
+            self._queue.groups.clear()
+        while group := self._queue.take():
             if not self._has_begun:
                 self._has_begun = True
                 self._limit_time()
             for replica in group:
                 if not is_terminal(replica.state):
                     self._start(replica)
-        if not self._unstarted and self._place is not None:
-            self._give_back(self._place)
-            self._place = None
-        waits_for = self._slots_problem or ("" if self._place is None else self._place.waits_for)
-        if waits_for != self._waits_for:
-            self._waits_for, self._dirty = waits_for, True
-
-    def _has_room(self) -> bool:
-        """Tell whether the next replicas may start; they have their slots then."""
-        limit = self.plan.max_running
-        if limit is not None:
-            unstarted = {replica.name for group in self._unstarted for replica in group}
-            if sum(not self._has_ended(r) for r in self.replicas if r.name not in unstarted) >= limit:
-                return False
-        if self._slots is None:
-            return True
-        try:
-            return self._take_slots(self._slots, (self.plan.slots or {})["needs"], self._unstarted[0])
-        except OSError as error:  # the user may repair it
-            folder = error.filename or self._slots.folder
-            self._slots_problem = f"waits for slots: cannot use {folder}: {error.strerror or error}"
-            self._after(SLOTS_PAUSE, lambda: None)
-            return False
-
-    def _take_slots(self, slots: SlotQueue, needs: dict[str, list[int]], group: list[Replica]) -> bool:
-        """Tell whether there are slots for these replicas, which have them then."""
-        if self._place is None:
-            cpus, gpus = (sum(max(needs[replica.role][kind], 0) for replica in group) for kind in (0, 1))
-            self._place = slots.join(cpus, gpus)
-        granted, self._slots_problem = slots.claim(self._place), ""
-        if not granted:
-            return False
-        place, self._place = self._place, None
-        self._held.append((place, group))
-        first = 0
-        for replica in group:
-            count = needs[replica.role][1]
-            if count >= 0:
-                replica.env[CUDA_VARIABLE] = ",".join((place.granted or [])[first : first + count])
-                first += count
-        return True
+        if self._queue.waits_for != self._waits_for:
+            self._waits_for, self._dirty = self._queue.waits_for, True
 
     def _has_ended(self, replica: Replica) -> bool:
         """Tell whether a replica has ended, is not being restarted, and has left nothing running."""
         return (
             is_terminal(replica.state) and not replica.has_leftovers and replica.name not in self._restarting
         )
-
-    def _give_back(self, place: Ticket) -> None:
-        try:
-            if self._slots is not None:
-                self._slots.give_back(place)
-        except OSError:  # the end of this process gives them back
-            pass
 
     def _await_parents(self) -> None:
         """Wait for the jobs that have to end first; stop this one if it can never start."""
@@ -287,16 +215,13 @@ class Supervisor:
         """Wait for an event, and handle it."""
         self._write_state_if_due()
         watched = self._recorder.fileno()
-        slots = self._slots if self._place is not None else None
-        others = [] if watched is None else [watched]
-        others += [] if slots is None else slots.descriptors()
+        others = [*([] if watched is None else [watched]), *self._queue.descriptors()]
         for fd in others:
             poller.register(fd, select.POLLIN)
         ready = [fd for fd, _ in poller.poll(self._poll_timeout())]
         for fd in others:
             poller.unregister(fd)
-        if slots is not None:
-            slots.seen()
+        self._queue.seen()
         wait = self._recorder.seconds_to_wait()
         if watched in ready or (wait is not None and wait <= 0):
             self._recorder.record_changes()
@@ -315,15 +240,15 @@ class Supervisor:
         recorder = self._recorder.seconds_to_wait()
         if recorder is not None:
             waits.append(recorder)
-        slots = self._slots.seconds_to_wait() if self._slots is not None and self._place is not None else None
-        if slots is not None:
-            waits.append(slots)
+        room = self._queue.seconds_to_wait()
+        if room is not None:
+            waits.append(room)
         if self._dirty:
             waits.append(self._last_write + WRITE_INTERVAL - now)
         return max(0.0, min([*waits, LONGEST_WAIT]) * 1000 + 0.5) if waits else None
 
     def _is_over(self) -> bool:
-        if self._restarting or self._orphans or (self._unstarted and self.stopping is None):
+        if self._restarting or self._orphans or (self._queue.groups and self.stopping is None):
             return False
         return all(map(self._has_ended, self.replicas))
 
@@ -335,8 +260,7 @@ class Supervisor:
         processes.kill_descendants()
         if not system.HAS_SUBREAPER:
             processes.kill_members_of_job(self.job.path)
-        for place in [place for place, _ in self._held] + ([] if self._place is None else [self._place]):
-            self._give_back(place)
+        self._queue.close()
         self._conclude()
         self.job.write_final_state(self._document(self._final_state()))
         containers = containers_of(self.replicas)
@@ -545,7 +469,7 @@ class Supervisor:
     def _stop_peers(self, replica: Replica) -> None:
         """Stop the other replicas, if that is configured, when one has failed and is not restarted."""
         if self.plan.fail_fast:
-            for other in (each for group in self._unstarted for each in group if each.pid == 0):
+            for other in (each for group in self._queue.groups for each in group if each.pid == 0):
                 other.state = reasons.state_of(reasons.PEER_FAILED)
                 other.reason = reasons.describe(reasons.PEER_FAILED, detail=replica.name)
             self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
