@@ -147,7 +147,7 @@ def test_a_kill_loses_and_repeats_no_point(runner: Runner, place: Path, moment: 
 def test_two_processes_do_not_submit_at_once(runner: Runner, place: Path) -> None:
     (place / "closed").touch()
     handle = run_sweep(runner, "comp.py:pair", points(place, 2), "local_cwd", parallel=1)
-    with point_jobs._alone(app_id_of(handle)):
+    with point_jobs.Sweep(runner, app_id_of(handle)).alone():
         assert "no process" not in runner.status(handle).msg
         with pytest.raises(BackendError, match="another process is submitting"):
             point_jobs.submit_points(runner, app_id_of(handle))
