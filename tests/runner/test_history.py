@@ -324,6 +324,19 @@ def test_a_newer_schema_is_refused() -> None:
         assert "Upgrade" in caught.value.hint
 
 
+def test_a_newer_schema_is_not_called_damaged_where_nothing_can_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = History()
+    add(history, "a")
+    assert history._writer is not None
+    history._writer.execute(f"PRAGMA user_version = {database.EARLIER_STEPS + 99}")
+    history.close()
+    monkeypatch.setattr(database, "_connect_read_only", database._copy_in_memory)
+    with pytest.raises(StateStoreError, match="newer shunter"):
+        History().rows()
+
+
 # ---- migrations
 
 

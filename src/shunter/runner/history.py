@@ -366,13 +366,11 @@ def open_for_reading(path: str) -> sqlite3.Connection | None:
     if not has_content(path):
         return None
     with explained("read the history", path):
-        connection = _connect(f"file:{quote(os.fsencode(path))}?mode=ro", uri=True)
+        connection = _connect_read_only(path)
         try:
             version = _version(connection)
-        except sqlite3.OperationalError:
-            # A WAL database needs a file for shared memory beside it, which a read-only directory refuses.
-            connection.close()
-            return _copy_in_memory(path)
+            if version > len(MIGRATIONS):
+                raise _too_new(path, version)
         except BaseException:
             connection.close()
             raise
@@ -397,6 +395,20 @@ def explained(attempt: str, path: str) -> Iterator[None]:
 def _connect(path: str, uri: bool = False) -> sqlite3.Connection:
     # isolation_level None: we begin transactions explicitly
     return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
+
+
+def _connect_read_only(path: str) -> sqlite3.Connection:
+    connection = _connect(f"file:{quote(os.fsencode(path))}?mode=ro", uri=True)
+    try:
+        _version(connection)
+    except sqlite3.OperationalError:
+        # A WAL database needs a file for shared memory beside it, which a read-only directory refuses.
+        connection.close()
+        return _copy_in_memory(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _copy_in_memory(path: str) -> sqlite3.Connection:
@@ -432,11 +444,7 @@ def _version(connection: sqlite3.Connection) -> int:
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
     """Apply the missing steps. A process that is killed leaves whole steps."""
     if _version(connection) > len(MIGRATIONS):
-        raise StateStoreError(
-            f"the history {path} was written by a newer shunter (schema {_version(connection)}, this one"
-            f" knows {len(MIGRATIONS)})",
-            hint="Upgrade shunter, or set SHUNTER_HOME to another directory.",
-        )
+        raise _too_new(path, _version(connection))
     os.chmod(path, 0o600)
     # Where the file system cannot do WAL (some network ones), SQLite stays with its rollback journal.
     connection.execute("PRAGMA journal_mode = WAL")
@@ -445,6 +453,14 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {EARLIER_STEPS + number}")
+
+
+def _too_new(path: str, version: int) -> StateStoreError:
+    return StateStoreError(
+        f"the history {path} was written by a newer shunter (schema {version}, this one knows"
+        f" {len(MIGRATIONS)})",
+        hint="Upgrade shunter, or set SHUNTER_HOME to another directory.",
+    )
 
 
 def _is_full(directory: str) -> bool:

@@ -219,17 +219,18 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
     Jobs that have ended are not asked for. A job that cannot be seen now becomes UNREACHABLE here, while the
     history keeps its last known state.
     """
-    open_ones = {_key(r): r for r in records if r.phase == SUBMITTED and not is_terminal(r.state)}
+    open_records = [r for r in records if r.phase == SUBMITTED and not is_terminal(r.state)]
+    by_job = {_key(record): record for record in open_records}
     responses = describe_with_times(
         scheduler_of,
-        [job for job, record in open_ones.items() if record.state is not AppState.UNKNOWN],
-        lambda job, response: (
-            open_ones[job].started_at is None and response.state is not open_ones[job].state
-        ),
+        [job for job, record in by_job.items() if record.state is not AppState.UNKNOWN],
+        lambda job, response: by_job[job].started_at is None and response.state is not by_job[job].state,
     )
     seen: list[tuple[str, AppStatus]] = []
-    for job, response in responses.items():
-        record = open_ones[job]
+    for record in open_records:  # several may have one id, which a backend has used again
+        if _key(record) not in responses:
+            continue
+        response = responses[_key(record)]
         if isinstance(response, Exception):
             status = unreachable(response)
         elif response is not None:
@@ -258,7 +259,12 @@ def statuses(
     pairs = {handle: (p.scheduler_backend, p.app_id) for handle, p in parsed.items()}
     handle_of = {pair: handle for handle, pair in pairs.items()}
     responses = describe_with_times(
-        scheduler_of, handle_of, lambda job, response: not _is_settled(history, handle_of[job])
+        scheduler_of,
+        handle_of,
+        # a job that runs is asked for often, and its start can be learnt later
+        lambda job, response: (
+            response.state is not AppState.RUNNING and not _is_settled(history, handle_of[job])
+        ),
     )
     result: dict[str, AppStatus | None] = {}
     seen: list[tuple[str, AppStatus]] = []

@@ -312,10 +312,11 @@ class Sweep:
         """Hold the lock of the sweep; it is freed when this process ends."""
         lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BackendError(f"another process is submitting the points of {self.id}") from None
             yield
-        except BlockingIOError:
-            raise BackendError(f"another process is submitting the points of {self.id}") from None
         finally:
             os.close(lock)
 
