@@ -14,7 +14,7 @@ from shunter.runner.config import DEFAULT, Config, effective_options, load_confi
 from shunter.runner.events import log_event
 from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
-from shunter.runner.observation import reconcile, unknown_job
+from shunter.runner.observation import open_dependencies, reconcile, unknown_job
 from shunter.runner.preparation import prepare
 from shunter.runner.records import JobRecord
 from shunter.runner.rerun import repeated
@@ -193,7 +193,7 @@ class Runner:
             working_in(submission.directory, submission.rerun_of or ""),
             log_event("dryrun", scheduler.backend, self._name, workspace=text, app_metadata=app.metadata),
         ):
-            after = observation.open_dependencies(self, scheduler, submission.after)
+            after = open_dependencies(self, scheduler, submission.after) if submission.after else []
             return prepare(scheduler, app, submission, after, self.trackers(), self.config.image())
 
     def submit(self, submission: Submission) -> AppHandle:

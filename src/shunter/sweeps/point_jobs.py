@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shunter.backoff import polling
+from shunter.backoff import Backoff, polling
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, described
 from shunter.paths import make_private_dir, remove_tree, state_dir
 from shunter.redaction import Redactor, missing_secrets_error, redact_text, restore
@@ -50,6 +50,8 @@ from shunter.workspace.shipment import Shipment
 
 _OVER = (AppState.UNKNOWN, AppState.UNSUBMITTED)
 _NOT_SUBMITTED = "not submitted yet"
+#: Seconds until a lock counts as held: `is_locked` holds it too, for a moment.
+LOCK_PATIENCE = 1.0
 
 
 @dataclass
@@ -312,10 +314,15 @@ class Sweep:
         """Hold the lock of the sweep; it is freed when this process ends."""
         lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BackendError(f"another process is submitting the points of {self.id}") from None
+            tries = Backoff(0.02, 0.2, limit=LOCK_PATIENCE)
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not tries.pause():
+                        text = f"another process is submitting the points of {self.id}"
+                        raise BackendError(text) from None
             yield
         finally:
             os.close(lock)
