@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from shunter.runner import Runner, submit
-from shunter.runner import history_database as database
+from shunter.runner import history as database
 from shunter.specs import AppDef, Role
 from tests.runner.fake_scheduler import FakeScheduler
 

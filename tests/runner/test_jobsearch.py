@@ -123,12 +123,12 @@ def test_a_long_history_costs_next_to_nothing(tmp_path: Path) -> None:
         )
     constant: list[Callable[[History], object]] = [
         lambda history: history.select(JobFilter(), 10),
-        lambda history: history.select(JobFilter({"SUCCEEDED"}), 10, settled=True),
-        lambda history: history.select(JobFilter(), settled=False),
+        lambda history: history.select(JobFilter({"SUCCEEDED"}), 10, is_open=False),
+        lambda history: history.select(JobFilter(), is_open=True),
         lambda history: history.intents(),
         lambda history: history.latest(),
         lambda history: history.find("fake://s/n-3"),
-        lambda history: history.with_id("n-3"),
+        lambda history: history.handles("n-3"),
         lambda history: history.handles("n-19", limit=11),
         lambda history: history.known("fake", ["n-3"]),
         lambda history: history.before(history.rows(1)[0]),

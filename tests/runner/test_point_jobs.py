@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,10 +150,20 @@ def test_a_kill_loses_and_repeats_no_point(runner: Runner, place: Path, moment: 
 def test_two_processes_do_not_submit_at_once(runner: Runner, place: Path) -> None:
     (place / "closed").touch()
     handle = run_sweep(runner, "comp.py:pair", points(place, 2), "local_cwd", parallel=1)
-    with point_jobs._alone(app_id_of(handle)):
+    with point_jobs.Sweep(runner, app_id_of(handle)).alone():
         assert "no process" not in runner.status(handle).msg
         with pytest.raises(BackendError, match="another process is submitting"):
             point_jobs.submit_points(runner, app_id_of(handle))
+
+
+def test_who_looks_whether_points_are_being_submitted_stops_nobody(runner: Runner, place: Path) -> None:
+    """Looking holds a shared lock for a moment."""
+    handle = run_sweep(runner, "comp.py:pair", points(place, 3), "local_cwd", parallel=1)
+    lock = os.open(os.path.join(point_jobs.Sweep(runner, app_id_of(handle)).folder, "lock"), os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    threading.Timer(0.2, os.close, [lock]).start()
+    assert point_jobs.submit_points(runner, app_id_of(handle)) == 0
+    assert len(runner.history.of_sweep(app_id_of(handle))) == 3
 
 
 def test_the_rest_is_submitted_in_the_background(place: Path) -> None:

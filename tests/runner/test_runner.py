@@ -399,10 +399,25 @@ def test_what_has_started_is_asked_for_alone_where_the_many_lack_replicas(
     assert [job.started_at for job in runner.jobs()] == [100.0, 100.0]
     assert [job.started_at for job in runner.jobs()] == [100.0, 100.0]
     assert sorted(alone) == sorted(map(app_id, handles)), "each only once"
+    alone.clear()
+    runner.statuses(handles)
+    assert alone == [], "what runs costs no call of its own"
     fake.set(app_id(handles[0]), state="SUCCEEDED", ended_at=110.0)
     runner.statuses(handles)
     first = runner.jobs(refresh=False)[1]
     assert (first.state, first.started_at, first.ended_at) == (AppState.SUCCEEDED, 100.0, 110.0)
+
+
+def test_rows_of_an_id_that_was_used_again_are_both_brought_up_to_date(
+    runner: Runner, fake: FakeScheduler, app: AppDef
+) -> None:
+    handle = runner.run(app, "fake")
+    record = runner.history.find(handle)
+    assert record is not None
+    key = runner.history.add_intent(replace(record, key="again", phase="intent", handle=""))
+    runner.history.submitted(key, handle, record.app_id)
+    fake.set(record.app_id, state="SUCCEEDED")
+    assert [job.state.name for job in runner.jobs()] == ["SUCCEEDED", "SUCCEEDED"]
 
 
 def test_what_the_scheduler_forgot_is_still_known(runner: Runner, fake: FakeScheduler, app: AppDef) -> None:

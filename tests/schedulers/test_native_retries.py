@@ -23,7 +23,7 @@ def test_the_table_has_every_scheduler_with_the_option(name: str) -> None:
 
 @pytest.mark.parametrize("name", BY_THE_BACKEND)
 def test_every_class_is_in_the_table(name: str) -> None:
-    assert list(BY_THE_BACKEND[name].classes) == list(CLASSES)
+    assert list(BY_THE_BACKEND[name]) == list(CLASSES)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,10 @@ from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreErr
 from shunter.progress import Progress
 from shunter.runner import observation
 from shunter.runner.config import DEFAULT, Config, effective_options, load_config
-from shunter.runner.dependencies import open_dependencies
 from shunter.runner.events import log_event
 from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
-from shunter.runner.many_jobs import cancel_all, delete_all
-from shunter.runner.observation import definition, reconcile, replicas, statuses, unknown_job
+from shunter.runner.observation import open_dependencies, reconcile, unknown_job
 from shunter.runner.preparation import prepare
 from shunter.runner.records import JobRecord
 from shunter.runner.rerun import repeated
@@ -344,7 +342,7 @@ class Runner:
         Raises:
             MalformedAppHandleException: a handle is malformed.
         """
-        return statuses(self.history, self.scheduler, handles)
+        return observation.statuses(self.history, self.scheduler, handles)
 
     def jobs(
         self, limit: int | None = None, scheduler: str | None = None, *, refresh: bool = True
@@ -374,8 +372,8 @@ class Runner:
 
         States are those that were seen last: no scheduler is asked.
         """
-        records = self.history.select(job_filter, limit, offset=offset, as_recorded=True)
-        return records, self.history.count(job_filter, as_recorded=True)
+        records = self.history.select(job_filter, limit, offset=offset)
+        return records, self.history.count(job_filter)
 
     def wait(
         self, app_handle: AppHandle, wait_interval: float = 10, timeout: float | None = None
@@ -402,7 +400,7 @@ class Runner:
         """Return the definition of a job, from its scheduler or else the history; None if neither has it."""
         scheduler, app_id = self._locate(app_handle)
         with log_event("describe", scheduler.backend, self._name, app_id=app_id):
-            return definition(self.history, app_handle, scheduler.describe(app_id))
+            return observation.definition(self.history, app_handle, scheduler.describe(app_id))
 
     def list(self, scheduler: str, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all jobs that the scheduler knows, their handles filled in."""
@@ -428,7 +426,7 @@ class Runner:
             UnknownAppException: neither the scheduler nor the history knows the job.
         """
         scheduler, app_id = self._locate(app_handle)
-        return replicas(self.history, app_handle, scheduler.describe(app_id))
+        return observation.replicas(self.history, app_handle, scheduler.describe(app_id))
 
     def resolve_handle(self, text: str | None) -> AppHandle:
         """Return the handle of the job that a user names.
@@ -488,7 +486,7 @@ class Runner:
 
     def cancel_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, ShunterError | None]:
         """Ask jobs to stop, with few calls; returns what went wrong for each, None if nothing did."""
-        return cancel_all(self, app_handles)
+        return observation.cancel_all(self, app_handles)
 
     def stop(self, app_handle: AppHandle) -> None:
         """Do what `cancel` does; TorchX's older name for it."""
@@ -507,7 +505,7 @@ class Runner:
 
     def delete_many(self, app_handles: Iterable[AppHandle]) -> dict[AppHandle, ShunterError | None]:
         """Do for several jobs what `delete` does; returns what went wrong for each, None if nothing did."""
-        return delete_all(self, app_handles)
+        return observation.delete_all(self, app_handles)
 
     # ---- logs
 

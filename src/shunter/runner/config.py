@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from shunter.errors import ConfigError, InvalidRunConfigException, did_you_mean
@@ -30,7 +31,7 @@ from shunter.runner.config_files import (
 from shunter.runner.project_trust import SensitiveSetting, TrustRules, is_trusted
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
 from shunter.specs.conversion import FALSE_WORDS, TRUE_WORDS, ConversionError
-from shunter.specs.options import hint_for, runopt, runopts
+from shunter.specs.options import hint_for, runopts
 
 __all__ = ["DEFAULT", "Config", "Setting", "check_keys", "effective_options", "load_config"]
 
@@ -121,7 +122,7 @@ class Config:
 
     def named_schedulers(self) -> set[str]:
         """Return the schedulers that have a ``[scheduler.<name>]`` table."""
-        return {name for s in self.sources if s.kind == TOML for name in s.tables.get("scheduler", {})}
+        return {name for source in self.sources for name in _scheduler_tables(source)}
 
     def trackers(self, *, submitting: bool = False) -> dict[str, str | None]:
         """Return the experiment trackers of jobs, by name, with their configuration.
@@ -154,7 +155,7 @@ class Config:
         """
         names = set(known)
         for source in self.sources:
-            for name in source.tables.get("scheduler", {}) if source.kind == TOML else ():
+            for name in _scheduler_tables(source):
                 if name not in names:
                     raise ConfigError(
                         f"{source.path}: there is no scheduler {name!r}", hint=did_you_mean(name, names)
@@ -166,21 +167,13 @@ class Config:
         """Return the settings of a project's file that count only if the user trusts it."""
         return self._rules.sensitive_settings(source)
 
-    def withheld_settings(self) -> list[SensitiveSetting]:
-        """Return the settings of projects' files that do not count, as the user has not trusted them."""
-        return [
-            sensitive
-            for source in self.sources
-            if source.project
-            for sensitive in self.sensitive_settings(source)
-            if not self._trusts(source)
-        ]
-
     def warn_of_withheld(self) -> None:
         """Warn of all settings that are ignored because the user has not trusted the project's files."""
         names: dict[str, list[str]] = {}
-        for sensitive in self.withheld_settings():
-            names.setdefault(sensitive.setting.origin, []).append(sensitive.name)
+        for source in self.sources:
+            settings = self.sensitive_settings(source) if source.project else []
+            if settings and not self._trusts(source):
+                names[source.path] = [sensitive.name for sensitive in settings]
         if names:
             files = "; ".join(f"{', '.join(settings)} in {path}" for path, settings in names.items())
             warnings.warn(
@@ -293,8 +286,12 @@ def effective_options(
     for name, setting in settings.items():
         opt = opts.get(name)
         if opt is not None:
-            value = _convert(name, opt, setting)
-            result[name] = Setting(value, setting.origin, setting.kind, setting.project)
+            try:
+                result[name] = replace(setting, value=convert(opt, setting))
+            except ConversionError as error:
+                raise InvalidRunConfigException(
+                    f"{setting.origin}: option {name!r} ({opt.opt_type_name}): {error}", name
+                ) from None
             continue
         message, hint = f"{setting.origin}: {scheduler} has no option {name!r}", hint_for(name, known)
         if setting.kind != INI and refuse_surplus:
@@ -303,20 +300,16 @@ def effective_options(
     return result
 
 
-def _convert(name: str, opt: runopt, setting: Setting) -> Any:
-    try:
-        return convert(opt, setting)
-    except ConversionError as error:
-        raise InvalidRunConfigException(
-            f"{setting.origin}: option {name!r} ({opt.opt_type_name}): {error}", name
-        ) from None
+def _scheduler_tables(source: Source) -> list[str]:
+    """Return the schedulers that a file has tables for; a ``.torchxconfig`` may name those of TorchX."""
+    return [name for table, name in source.tables if table == "scheduler" and source.kind == TOML]
 
 
 def _checked_run_setting(key: str, setting: Setting) -> Setting:
     type_ = RUN_KEYS.get(key)
     value = setting.value
     if type_ is bool and isinstance(value, str) and value.lower() in TRUE_WORDS | FALSE_WORDS:
-        return Setting(value.lower() in TRUE_WORDS, setting.origin, setting.kind, setting.project)
+        return replace(setting, value=value.lower() in TRUE_WORDS)
     if type_ is not None and not isinstance(value, type_):
         kind = "true or false" if type_ is bool else "a string"
         raise ConfigError(f"{setting.origin}: {key} must be {kind}, not {value!r}")

@@ -24,7 +24,6 @@ COMMAND_LINE = "command line"
 DEFAULT = "default"
 
 TABLES = ("run", "scheduler", "component", "cli", "tracker")
-FLAT_TABLES = ("run", "tracker")
 INI_TABLES = ("component", "cli", "tracker", "torchx")
 INI_NAME = ".torchxconfig"
 INI_VARIABLE = "TORCHXCONFIG"
@@ -54,14 +53,14 @@ class Source:
     Attributes:
         path: the file.
         kind: "toml" or "ini".
-        tables: its content: of ``run`` the values, of ``tracker`` the configuration of each, of the others
-            the tables within them, which hold the values.
+        tables: the values of each table, such as ``("scheduler", "slurm")`` and ``("run", "")``;
+            ``("tracker", "")`` has the configuration of each tracker.
         project: the directory it was found in; "" for the user's own file.
     """
 
     path: str
     kind: str
-    tables: Mapping[str, Any]
+    tables: Mapping[tuple[str, str], Mapping[str, Any]]
     project: str = ""
 
     @property
@@ -75,17 +74,9 @@ class Source:
         """A digest of all that the file sets; not of comments, nor of tables of other programs."""
         return hashlib.sha256(repr(self.tables).encode("utf-8", "surrogatepass")).hexdigest()
 
-    def table_names(self) -> list[tuple[str, str]]:
-        """Return the tables of the file, such as ``("run", "")`` and ``("scheduler", "slurm")``."""
-        names: list[tuple[str, str]] = []
-        for table, content in self.tables.items():
-            names += [(table, "")] if table in FLAT_TABLES else [(table, name) for name in content]
-        return names
-
     def settings(self, table: str, name: str = "") -> dict[str, Setting]:
         """Return the values of ``[table.name]``, or without a name of ``[table]``."""
-        content = self.tables.get(table, {})
-        values = content.get(name, {}) if name else content
+        values = self.tables.get((table, name), {})
         return {key: Setting(value, self.path, self.kind, self.project) for key, value in values.items()}
 
 
@@ -101,16 +92,18 @@ def find_sources(directory: str, environ: Mapping[str, str]) -> list[Source]:
     home = os.path.expanduser("~")
     user_file = read_toml(os.path.join(config_dir(), "config.toml"))
     named = environ.get(INI_VARIABLE)
-    if named is None:
-        in_home = os.path.realpath(directory) == os.path.realpath(home)
-        ini_files = [
-            read_ini(os.path.join(home, INI_NAME)),
-            user_file,
-            None if in_home else _read_if_allowed(directory, INI_NAME, directory),
-        ]
+    if named is not None:
+        files = [user_file, _named_ini(named)]
     else:
-        ini_files = [user_file, _named_ini(named)]
-    return [source for source in (*ini_files, *_project_sources(directory)) if source is not None]
+        files = [read_ini(os.path.join(home, INI_NAME)), user_file]
+        if os.path.realpath(directory) != os.path.realpath(home):
+            files.append(_read_if_allowed(directory, INI_NAME, directory))
+    for place in search_places(directory):
+        own = [_read_if_allowed(place, name, directory) for name in ("pyproject.toml", "shunter.toml")]
+        if any(own):
+            files += own
+            break
+    return [source for source in files if source is not None]
 
 
 def _named_ini(path: str) -> Source | None:
@@ -121,15 +114,6 @@ def _named_ini(path: str) -> Source | None:
             hint=f"{INI_VARIABLE} names it. Unset the variable, or set it to '' to read no such file.",
         )
     return source
-
-
-def _project_sources(directory: str) -> list[Source]:
-    for place in search_places(directory):
-        files = [_read_if_allowed(place, name, directory) for name in ("pyproject.toml", "shunter.toml")]
-        sources = [source for source in files if source is not None]
-        if sources:
-            return sources
-    return []
 
 
 def _read_if_allowed(place: str, name: str, directory: str) -> Source | None:
@@ -180,34 +164,36 @@ def read_toml(path: str, project: str = "") -> Source | None:
     if text is None or (is_shared and "shunter" not in text):
         return None
     try:
-        tables: Any = tomllib.loads(text)
+        document: Any = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path}: this is not valid TOML: {error}", hint="Correct the file and try again."
         ) from None
     if is_shared:
-        tool = tables.get("tool")
-        tables = tool.get("shunter") if isinstance(tool, dict) else None
-        if not isinstance(tables, dict):
+        tool = document.get("tool")
+        document = tool.get("shunter") if isinstance(tool, dict) else None
+        if not isinstance(document, dict):
             return None
-    _check_tables(path, tables)
-    if "tracker" in tables:
-        tables["tracker"] = {name: inner.get("config") for name, inner in tables["tracker"].items()}
-    return Source(path, TOML, tables, project)
-
-
-def _check_tables(path: str, tables: dict[str, Any]) -> None:
-    for table, content in tables.items():
+    tables: dict[tuple[str, str], dict[str, Any]] = {}
+    for table, content in document.items():
         if table not in TABLES:
             raise ConfigError(f"{path}: there is no table [{table}]", hint=did_you_mean(table, TABLES))
         if not isinstance(content, dict):
             raise ConfigError(f"{path}: {table} must be a table", hint=f"Write [{table}].")
-        for name, inner in content.items():
-            if table != "run" and not isinstance(inner, dict):
+        if table == "run":
+            tables[table, ""] = content
+            continue
+        for name, values in content.items():
+            if not isinstance(values, dict):
                 raise ConfigError(
                     f"{path}: {table}.{name} must be a table",
                     hint=f'Write [{table}."NAME"], and below it {name} = ....',
                 )
+            if table == "tracker":
+                tables.setdefault((table, ""), {})[name] = values.get("config")
+            else:
+                tables[table, name] = values
+    return Source(path, TOML, tables, project)
 
 
 def read_ini(path: str, project: str = "") -> Source | None:
@@ -231,7 +217,7 @@ def read_ini(path: str, project: str = "") -> Source | None:
             f"{path}: this is not a valid {INI_NAME}: {' '.join(str(error).split())}",
             hint="Example: [local_cwd], and below it log_dir = /tmp/x",
         ) from None
-    tables: dict[str, dict[str, dict[str, str]]] = {}
+    tables: dict[tuple[str, str], dict[str, Any]] = {}
     for section in parser.sections():
         table, colon, name = section.partition(":")
         if not colon:
@@ -240,11 +226,11 @@ def read_ini(path: str, project: str = "") -> Source | None:
             continue
         # TorchX's `configure` writes #FIXME where a value is to be filled in
         values = {key: value for key, value in parser.items(section) if not value.startswith("#FIXME")}
-        tables.setdefault(table, {})[name] = values
-    configured = tables.pop("tracker", {})
-    named = tables.pop("torchx", {}).get("tracker", {})
-    trackers = {name: configured.get(name, {}).get("config") for name in named}
-    return Source(path, INI, {**tables, "tracker": trackers}, project)
+        tables.setdefault((table, name), {}).update(values)
+    named = tables.get(("torchx", "tracker"), {})
+    trackers = {name: tables.get(("tracker", name), {}).get("config") for name in named}
+    tables = {key: values for key, values in tables.items() if key[0] not in ("tracker", "torchx")}
+    return Source(path, INI, {**tables, ("tracker", ""): trackers}, project)
 
 
 def _read(path: str, project: str) -> str | None:

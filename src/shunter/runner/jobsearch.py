@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ _WHOLE_ID = re.compile(r"[^/\s]+://.*/[^/\s]+-[23456789bcdfghjkmnpqrtvwxyz]{10}"
 REFUSED_STATE = "REFUSED"
 
 
+@dataclass
 class JobFilter:
     """Which jobs to find.
 
@@ -39,74 +41,51 @@ class JobFilter:
         names: only jobs that match one of these: a name, the beginning of an id or handle, or a pattern.
     """
 
-    def __init__(
-        self,
-        states: set[str] | None = None,
-        since: float | None = None,
-        name: str | None = None,
-        refused: bool = False,
-        scheduler: str | None = None,
-        names: Sequence[str] = (),
-    ) -> None:
-        self.names = list(names)
-        self.states = states
-        self.since = since
-        self.name = name
-        self.refused = refused
-        self.scheduler = scheduler
-        self.active = states is not None or since is not None or bool(name) or bool(self.names)
-
-    def suits(self, state: str, started_at: float | None, names: tuple[str, ...]) -> bool:
-        """Tell whether a job that a scheduler lists matches."""
-        if self.states is not None and state not in self.states:
-            return False
-        if self.since is not None and (started_at is None or started_at < self.since):
-            return False
-        if self.names and not self.is_named(names[0], names[-1], ""):
-            return False
-        return not self.name or any(map(self.matches, names))
-
-    def matches(self, text: str) -> bool:
-        """Tell whether a name or an id matches."""
-        name = self.name or ""
-        if self.is_pattern:
-            return fnmatchcase(text, name)
-        return name in text
-
-    def is_named(self, name: str | None, app_id: str | None, handle: str | None) -> bool:
-        """Tell whether one of ``names`` means a job; what is not known is None or ""."""
-        return any(_means(text, name or "", app_id or "", handle or "") for text in self.names)
-
-    def functions(self) -> dict[str, tuple[int, Callable[..., bool]]]:
-        """Return the functions that `condition` calls, each with the number of its arguments."""
-        return {"matches": (1, self.matches), "is_named": (3, self.is_named)}
+    states: set[str] | None = None
+    since: float | None = None
+    name: str | None = None
+    refused: bool = False
+    scheduler: str | None = None
+    names: Sequence[str] = ()
 
     @property
-    def is_pattern(self) -> bool:
-        """Whether the name is a pattern rather than a part of the text."""
-        return is_pattern(self.name or "")
+    def active(self) -> bool:
+        """Whether it leaves out any jobs of its scheduler."""
+        return self.states is not None or self.since is not None or bool(self.name or self.names)
 
-    def condition(self, settled: bool | None = None, *, as_recorded: bool = False) -> tuple[str, list[Any]]:
+    def suits(self, job: ListAppResponse) -> bool:
+        """Tell whether a job that a scheduler lists matches."""
+        if self.states is not None and job.state.name not in self.states:
+            return False
+        if self.since is not None and (job.submitted_at is None or job.submitted_at < self.since):
+            return False
+        name = job.name or job.app_id
+        if self.names and not any(_means(text, name, job.app_id) for text in self.names):
+            return False
+        return self.matches(name) or self.matches(job.app_id)
+
+    def matches(self, text: str) -> bool:
+        """Tell whether a name or an id matches ``name``."""
+        name = self.name or ""
+        return fnmatchcase(text, name) if is_pattern(name) else name in text
+
+    def condition(self, is_open: bool | None = None) -> tuple[str, list[Any]]:
         """Return the filter in SQL, and its values.
 
-        Args:
-            settled: True for jobs whose recorded state is final and wanted, False for all jobs whose state is
-                not final, None for both, whatever their states.
-            as_recorded: only jobs whose recorded state is wanted, final or not.
+        States are those that are recorded, and so may be out of date as long as a job is open. With
+        ``is_open`` all open jobs match, whatever their states; without it (False), only others.
         """
-        terms: list[str] = []
+        phases = [INTENT, SUBMITTED]
+        if self.refused or REFUSED_STATE in (self.states or ()):
+            phases.append(REFUSED)
+        terms = [f"phase IN ({_texts(phases)})"]
         values: list[Any] = []
-        if settled is None:
-            phases = [INTENT, SUBMITTED, *([REFUSED] if self.refused else [])]
-            terms.append(f"phase IN ({_texts(phases)})")
-        elif settled:
-            terms.append(self._settled())
-        else:
-            terms.append(UNSETTLED)
-        if as_recorded and self.states is not None:
-            states = [name for name in AppState.__members__ if name in self.states]
-            refused = f" OR phase = '{REFUSED}'" if REFUSED_STATE in self.states else ""
-            terms.append(f"((phase != '{REFUSED}' AND state IN ({_texts(states)})){refused})")
+        if is_open is not None:
+            terms.append(OPEN if is_open else f"NOT ({OPEN})")
+        if self.states is not None and not is_open:
+            # only names of states: these are no values, so that SQLite can use its indexes
+            states = f"state IN ({_texts(name for name in AppState.__members__ if name in self.states)})"
+            terms.append(f"({states} OR phase = '{REFUSED}')" if REFUSED_STATE in self.states else states)
         if self.scheduler is not None:
             terms.append("scheduler = ?")
             values.append(self.scheduler)
@@ -116,24 +95,16 @@ class JobFilter:
         if not self.names and not self.refused:
             terms.append("sweep IS NULL")  # a sweep stands for its points
         if self.names:
-            terms.append("is_named(name, app_id, handle)")
-        if self.name and self.is_pattern:
-            terms.append("(matches(name) OR matches(app_id))")
+            conditions = [_meaning(text) for text in self.names]
+            terms.append(f"({' OR '.join(condition for condition, _ in conditions)})")
+            values += [value for _, some in conditions for value in some]
+        if self.name and is_pattern(self.name):
+            terms.append("(name GLOB ? OR app_id GLOB ?)")
+            values += [_glob(self.name)] * 2
         elif self.name:
             terms.append("(instr(name, ?) OR instr(app_id, ?))")
-            values += [self.name, self.name]
+            values += [self.name] * 2
         return " AND ".join(terms), values
-
-    def _settled(self) -> str:
-        states = [name for name in AppState.__members__ if name in (self.states or ())]
-        ended = [name for name in states if name in SETTLED_STATES]
-        choices = [f"(phase = '{SUBMITTED}' AND state IN ({_texts(ended)}))"]
-        choices.append(f"(phase = '{INTENT}' AND state IN ({_texts(states)}))")
-        if REFUSED_STATE in (self.states or ()):
-            choices.append(f"phase = '{REFUSED}'")
-        elif self.refused:
-            choices.append(f"(phase = '{REFUSED}' AND state IN ({_texts(states)}))")
-        return f"({' OR '.join(choices)})"
 
 
 def is_pattern(text: str) -> bool:
@@ -141,21 +112,33 @@ def is_pattern(text: str) -> bool:
     return any(char in text for char in "*?[")
 
 
-def _means(text: str, name: str, app_id: str, handle: str) -> bool:
+def _means(text: str, name: str, app_id: str) -> bool:
+    """Tell whether a user's text means a job that a scheduler lists, which has no handle yet."""
     if not is_pattern(text):
-        return text == name or app_id.startswith(text) or handle.startswith(text)
-    if "://" in text:
-        return fnmatchcase(handle, text)
+        return text == name or app_id.startswith(text)
     return fnmatchcase(name, text) or fnmatchcase(app_id, text)
 
 
-def _texts(texts: list[str]) -> str:
+def _meaning(text: str) -> tuple[str, list[str]]:
+    """Return the condition that a user's text means a job, in SQL, and its values."""
+    if is_pattern(text):
+        columns = ["handle"] if "://" in text else ["name", "app_id"]
+        return " OR ".join(f"{column} GLOB ?" for column in columns), [_glob(text)] * len(columns)
+    return "name = ? OR instr(app_id, ?) = 1 OR instr(handle, ?) = 1", [text] * 3
+
+
+def _glob(pattern: str) -> str:
+    """Return a pattern of `fnmatch` as one of SQLite."""
+    return pattern.replace("[!", "[^")
+
+
+def _texts(texts: Iterable[str]) -> str:
     """Return constants, such as names of states, as an SQL list."""
     return ", ".join(f"'{text}'" for text in texts)
 
 
 #: The condition of the index `jobs_unsettled`, word by word.
-UNSETTLED = f"phase = '{SUBMITTED}' AND state NOT IN ({_texts(list(SETTLED_STATES))})"
+OPEN = f"phase = '{SUBMITTED}' AND state NOT IN ({_texts(SETTLED_STATES)})"
 
 
 def search(
@@ -178,13 +161,13 @@ def search(
         observation.refresh(history, scheduler_of, records)
         return records, _total(history, job_filter, records, limit)
     # in this order: a job that another process sees end in between is in both rather than in neither
-    unsettled = history.select(job_filter, settled=False)
-    settled = history.select(job_filter, limit, settled=True, by_time=by_time)
-    total = _total(history, job_filter, settled, limit, settled=True)
+    open_jobs = history.select(job_filter, is_open=True)
+    settled = history.select(job_filter, limit, is_open=False, by_time=by_time)
+    total = _total(history, job_filter, settled, limit, is_open=False)
     in_both = {record.seq for record in settled}
-    unsettled = [record for record in unsettled if record.seq not in in_both]
-    observation.refresh(history, scheduler_of, unsettled)
-    seen = [record for record in unsettled if record.state.name in job_filter.states]
+    open_jobs = [record for record in open_jobs if record.seq not in in_both]
+    observation.refresh(history, scheduler_of, open_jobs)
+    seen = [record for record in open_jobs if record.state.name in job_filter.states]
     key = (lambda r: (r.submitted_at or r.created_at, r.seq)) if by_time else (lambda r: r.seq)
     records = sorted([*settled, *seen], key=key, reverse=True)
     return records[:limit], total + len(seen)
@@ -201,29 +184,20 @@ def unrecorded(
 
     ``list_jobs`` lists its jobs, with options or filters that it takes.
     """
-    states = (
-        None if job_filter.states is None else {name for name in job_filter.states if name != REFUSED_STATE}
-    )
-    if states == set():
+    states = job_filter.states and job_filter.states - {REFUSED_STATE}
+    if states is not None and not states:
         return []
-    jobs = list_jobs(
-        {**(cfg or {}), **_for_scheduler(job_filter, states, scheduler.capabilities.list_filters)} or None
-    )
+    filters: dict[str, Any] = {
+        "states": states and {AppState[name] for name in states},
+        "since": job_filter.since,
+        "all": job_filter.refused or None,
+    }
+    accepted = scheduler.capabilities.list_filters
+    own = {key: value for key, value in filters.items() if key in accepted and value is not None}
+    jobs = list_jobs({**(cfg or {}), **own} or None)
     # by id: the session in a handle is only a label
     known = history.known(scheduler.backend, [job.app_id for job in jobs])
-    return [
-        job
-        for job in jobs
-        if job.app_id not in known
-        and job_filter.suits(job.state.name, job.submitted_at, (job.name or job.app_id, job.app_id))
-    ]
-
-
-def _for_scheduler(job_filter: JobFilter, states: set[str] | None, taken: frozenset[str]) -> dict[str, Any]:
-    """Return the part of the filter that the scheduler applies itself; see `Capabilities.list_filters`."""
-    state_filter = None if states is None else {AppState[name] for name in states}
-    filters = {"states": state_filter, "since": job_filter.since, "all": job_filter.refused or None}
-    return {key: value for key, value in filters.items() if key in taken and value is not None}
+    return [job for job in jobs if job.app_id not in known and job_filter.suits(job)]
 
 
 def _total(
@@ -231,11 +205,11 @@ def _total(
     job_filter: JobFilter,
     records: list[JobRecord],
     limit: int | None,
-    settled: bool | None = None,
+    is_open: bool | None = None,
 ) -> int:
     if limit is None or len(records) < limit:
         return len(records)
-    return history.count(job_filter, settled=settled)
+    return history.count(job_filter, is_open=is_open)
 
 
 # ---- by what a user types
@@ -293,20 +267,17 @@ def _latest(history: History) -> str:
 
 def _only(text: str, beginning: str, scheduler: str | None, history: History) -> str:
     """Return the handle of the only job with this id, or else whose id begins with it."""
-    handles = history.with_id(beginning, scheduler) or history.handles(
-        beginning, scheduler, MOST_CANDIDATES + 1
-    )
+    handles = history.handles(beginning, scheduler, MOST_CANDIDATES + 1)
     if not handles:
         raise UnknownAppException(
             f"no job in the history has an id that begins with {text!r}",
             hint="`shunter list` shows the jobs; name a job that is not listed by its complete handle.",
         )
     if len(handles) > 1:
-        number = max(len(handles), history.count_handles(beginning, scheduler))
         listing = "".join(f"\n  {handle}" for handle in handles[:MOST_CANDIDATES])
-        more = f"\n  and {number - MOST_CANDIDATES} more" if number > MOST_CANDIDATES else ""
+        has_more = len(handles) > MOST_CANDIDATES
         raise UsageError(
-            f"{text!r} matches {number} jobs:{listing}{more}",
+            f"{text!r} matches {f'more than {MOST_CANDIDATES}' if has_more else len(handles)} jobs:{listing}",
             hint="Give more of the id, or the complete handle.",
         )
     return handles[0]

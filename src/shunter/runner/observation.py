@@ -1,4 +1,7 @@
-"""The states of jobs: asked for, waited for, and recorded. Not seeing a job does not mean that it failed."""
+"""Jobs that exist: their states are asked for, waited for and recorded; several are ended or deleted.
+
+Not seeing a job does not mean that it failed.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,20 @@ from shunter.backoff import Backoff
 from shunter.errors import (
     AccessError,
     BackendError,
+    ConfigError,
+    ShunterError,
     StateStoreError,
     UnknownAppException,
     UnreachableError,
+    UsageError,
     described,
 )
 from shunter.parallel import for_all
 from shunter.redaction import redact_text
+from shunter.runner.events import log_event
 from shunter.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED, JobRecord
-from shunter.schedulers.api import DescribeAppResponse, Scheduler
+from shunter.schedulers.api import Dependency, DescribeAppResponse, Scheduler, attempt, cannot_wait
+from shunter.schedulers.capabilities import has_own
 from shunter.specs.app import AppDef
 from shunter.specs.handles import make_app_handle, parse_app_handle
 from shunter.specs.serialize import from_json
@@ -29,10 +37,18 @@ from shunter.specs.status import AppState, AppStatus, is_started, is_terminal
 from shunter.system.identity import Process, host_name
 
 if TYPE_CHECKING:
+    from shunter.runner.api import Runner
     from shunter.runner.history import History
 
 SchedulerOf = Callable[[str], Scheduler[Any]]
+#: A scheduler's name and an app id.
+Job = tuple[str, str]
+#: A job's description, None where there is no such job, or the error of the call.
+Answer = DescribeAppResponse | Exception | None
 
+Results = dict[str, ShunterError | None]
+#: The suffix of a handle that means that any outcome of the job will do.
+ANY_END = ":any"
 #: Seconds until an unreachable scheduler is asked again; doubled after every attempt.
 FIRST_RETRY = 0.25
 # How long a submission by another machine, whose process cannot be checked, counts as in progress.
@@ -41,35 +57,59 @@ LONGEST_REMOTE_SUBMISSION = 24 * 3600.0
 SETTLING_SECONDS = 600.0
 
 
-def describe_all(
-    scheduler_of: SchedulerOf, jobs: Iterable[tuple[str, str]]
-) -> dict[tuple[str, str], DescribeAppResponse | Exception | None]:
-    """Describe jobs of several schedulers: one batched call for each scheduler, all at the same time.
-
-    Takes and returns pairs of a scheduler's name and an app id; by pair: the description, None where there is
-    no such job, or the error of the call.
-    """
+def describe_all(scheduler_of: SchedulerOf, jobs: Iterable[Job]) -> dict[Job, Answer]:
+    """Describe jobs of several schedulers: one batched call for each scheduler, all at the same time."""
     groups: dict[str, list[str]] = {}
     for name, app_id in jobs:
         groups.setdefault(name, []).append(app_id)
-    results: dict[tuple[str, str], DescribeAppResponse | Exception | None] = {}
+
+    answers: dict[Job, Answer] = {}
 
     def describe(name: str, app_ids: list[str]) -> None:
         try:
             responses = scheduler_of(name).describe_many(app_ids)
-            results.update({(name, app_id): responses.get(app_id) for app_id in app_ids})
+            answers.update({(name, app_id): responses.get(app_id) for app_id in app_ids})
         except Exception as error:
-            results.update({(name, app_id): error for app_id in app_ids})
+            answers.update({(name, app_id): error for app_id in app_ids})
 
     if len(groups) == 1:
         describe(*groups.popitem())
-    elif groups:
-        threads = [threading.Thread(target=describe, args=group, daemon=True) for group in groups.items()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return results
+    threads = [threading.Thread(target=describe, args=group, daemon=True) for group in groups.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def describe_with_times(
+    scheduler_of: SchedulerOf, jobs: Iterable[Job], is_new: Callable[[Job, DescribeAppResponse], bool]
+) -> dict[Job, Answer]:
+    """Describe jobs, and those once more of which the times are missing.
+
+    Some schedulers describe many jobs without their replicas, and only these know when a job started.
+    ``is_new`` tells whether the history does not know the times yet.
+    """
+    answers = describe_all(scheduler_of, jobs)
+    incomplete = [
+        job
+        for job, answer in answers.items()
+        if isinstance(answer, DescribeAppResponse)
+        and is_started(answer.state)
+        and answer.started_at is None
+        and not answer.roles_statuses
+        and is_new(job, answer)
+    ]
+
+    def describe(job: Job) -> DescribeAppResponse | None:
+        try:
+            return scheduler_of(job[0]).describe(job[1])
+        except Exception:  # what is known without the replicas is shown
+            return None
+
+    for job, response in zip(incomplete, for_all(describe, incomplete), strict=True):
+        answers[job] = response or answers[job]
+    return answers
 
 
 def unreachable(error: Exception) -> AppStatus:
@@ -179,14 +219,15 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
     Jobs that have ended are not asked for. A job that cannot be seen now becomes UNREACHABLE here, while the
     history keeps its last known state.
     """
-    open_ones = [r for r in records if r.phase == SUBMITTED and not is_terminal(r.state)]
-    responses = describe_all(scheduler_of, {_key(r) for r in open_ones if r.state is not AppState.UNKNOWN})
-    started = {
-        _key(r) for r in open_ones if r.started_at is None and _lacks_times(responses.get(_key(r)), r.state)
-    }
-    responses |= _described_alone(scheduler_of, started)
+    open_records = [r for r in records if r.phase == SUBMITTED and not is_terminal(r.state)]
+    by_job = {_key(record): record for record in open_records}
+    responses = describe_with_times(
+        scheduler_of,
+        [job for job, record in by_job.items() if record.state is not AppState.UNKNOWN],
+        lambda job, response: by_job[job].started_at is None and response.state is not by_job[job].state,
+    )
     seen: list[tuple[str, AppStatus]] = []
-    for record in open_ones:
+    for record in open_records:  # several may have one id, which a backend has used again
         if _key(record) not in responses:
             continue
         response = responses[_key(record)]
@@ -206,32 +247,6 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
     record_states(history, seen)
 
 
-def _lacks_times(response: DescribeAppResponse | Exception | None, last_seen: AppState) -> bool:
-    """Tell whether a job has started since it was last seen, and its description leaves out its replicas.
-
-    Some schedulers describe many jobs without their replicas, and only these know when the job started.
-    """
-    if response is None or isinstance(response, Exception) or response.state is last_seen:
-        return False
-    return is_started(response.state) and response.started_at is None and not response.roles_statuses
-
-
-def _described_alone(
-    scheduler_of: SchedulerOf, jobs: Iterable[tuple[str, str]]
-) -> dict[tuple[str, str], DescribeAppResponse]:
-    """Describe jobs with their replicas, one by one; those that cannot be asked now are left out."""
-
-    def describe(key: tuple[str, str]) -> DescribeAppResponse | None:
-        try:
-            return scheduler_of(key[0]).describe(key[1])
-        except Exception:  # what is known without the replicas is shown
-            return None
-
-    keys = list(jobs)
-    responses = dict(zip(keys, for_all(describe, keys), strict=True))
-    return {key: response for key, response in responses.items() if response is not None}
-
-
 def _key(record: JobRecord) -> tuple[str, str]:
     return record.scheduler, record.app_id
 
@@ -242,15 +257,17 @@ def statuses(
     """Return the states of several jobs, and record them."""
     parsed = {handle: parse_app_handle(handle) for handle in dict.fromkeys(handles)}
     pairs = {handle: (p.scheduler_backend, p.app_id) for handle, p in parsed.items()}
-    responses = describe_all(scheduler_of, dict.fromkeys(pairs.values()))
-    ended = [
-        pair
-        for handle, pair in pairs.items()
-        if _lacks_times(responses[pair], AppState.RUNNING) and not _is_settled(history, handle)
-    ]
-    responses |= _described_alone(scheduler_of, ended)
+    handle_of = {pair: handle for handle, pair in pairs.items()}
+    responses = describe_with_times(
+        scheduler_of,
+        handle_of,
+        # a job that runs is asked for often, and its start can be learnt later
+        lambda job, response: (
+            response.state is not AppState.RUNNING and not _is_settled(history, handle_of[job])
+        ),
+    )
     result: dict[str, AppStatus | None] = {}
-    seen = []
+    seen: list[tuple[str, AppStatus]] = []
     for handle, pair in pairs.items():
         response = responses[pair]
         if response is None:
@@ -387,3 +404,116 @@ def mark_deleted(history: History, app_handle: str) -> None:
         warnings.warn(
             f"{app_handle} is deleted, but lists still show it: {error.message}", RuntimeWarning, stacklevel=3
         )
+
+
+# ---- waiting for other jobs: `--after`
+
+
+def open_dependencies(runner: Runner, scheduler: Scheduler[Any], after: Iterable[str]) -> list[Dependency]:
+    """Return those of the jobs to wait for that have not ended.
+
+    Args:
+        runner: finds the jobs and their states.
+        scheduler: where the job that waits is to run.
+        after: the jobs, as users name them (`Runner.resolve_handle`), with ``:any`` if any outcome will do.
+
+    Raises:
+        ConfigError: the scheduler cannot do that, a job is on another one, or has failed already.
+        UnknownAppException: there is no such job.
+        BackendError: the state of a job cannot be determined now.
+    """
+    texts = [after] if isinstance(after, str) else list(after)
+    if texts and not has_own(scheduler, "_depend_on"):
+        raise cannot_wait(scheduler.backend)
+    any_ends: dict[str, bool] = {}
+    for text in texts:
+        name = text.removesuffix(ANY_END)
+        if not name:
+            raise UsageError(f"--after {text!r} names no job", hint="Write HANDLE, or HANDLE:any.")
+        handle = runner.resolve_handle(name)
+        _check_scheduler(handle, scheduler)
+        any_ends[handle] = any_ends.get(handle, True) and text.endswith(ANY_END)  # success is stricter
+    return _still_open(runner, any_ends)
+
+
+def _check_scheduler(handle: str, scheduler: Scheduler[Any]) -> None:
+    other = parse_app_handle(handle).scheduler_backend
+    if other != scheduler.backend:
+        raise ConfigError(
+            f"a job on {scheduler.backend} cannot wait for {handle}, which is on {other}",
+            hint=f"Wait for it first: `shunter wait {handle} && shunter run ...`.",
+        )
+
+
+def _still_open(runner: Runner, any_ends: dict[str, bool]) -> list[Dependency]:
+    """Return the jobs that have not ended yet. A job that has ended as required need not be waited for."""
+    statuses = runner.statuses(any_ends)
+    dependencies = []
+    for handle, any_end in any_ends.items():
+        status = statuses[handle]
+        if status is None:
+            raise unknown_job(handle)
+        if status.state is AppState.UNREACHABLE:
+            raise BackendError(f"cannot tell whether {handle} has ended: {status.msg}")
+        if not status.is_terminal():
+            dependencies.append(Dependency(parse_app_handle(handle).app_id, any_end))
+        elif not any_end and status.state is not AppState.SUCCEEDED:
+            raise ConfigError(
+                f"{handle} is {status.state}, so a job that waits for its success would never start",
+                hint=f"To start however it ends: `--after {handle}{ANY_END}`.",
+            )
+    return dependencies
+
+
+# ---- ending and deleting several jobs: few calls for each scheduler, and a result for each job
+
+
+def cancel_all(runner: Runner, handles: Iterable[str]) -> Results:
+    """Ask jobs to stop; returns by handle what went wrong. See `Scheduler.cancel_many`."""
+    return _for_each_scheduler(
+        runner, handles, "cancel", lambda scheduler, app_ids: scheduler.cancel_many(app_ids)
+    )
+
+
+def delete_all(runner: Runner, handles: Iterable[str]) -> Results:
+    """Delete jobs that have ended; returns by handle what went wrong. See `Runner.delete`."""
+    results: Results = {}
+    records = {handle: runner.history.find(handle) for handle in dict.fromkeys(handles)}
+    for handle, record in records.items():
+        if record is None or record.phase == DELETED:
+            parsed = parse_app_handle(handle)
+            if not runner.scheduler(parsed.scheduler_backend).exists(parsed.app_id):
+                results[handle] = unknown_job(handle)
+    existing = [handle for handle in records if handle not in results]
+    errors = _for_each_scheduler(runner, existing, "delete", _delete_each)
+    for handle, error in errors.items():
+        if error is None and records[handle] is not None:
+            mark_deleted(runner.history, handle)
+    return {handle: results.get(handle, errors.get(handle)) for handle in records}
+
+
+def _delete_each(scheduler: Scheduler[Any], app_ids: list[str]) -> Results:
+    return {app_id: attempt(scheduler.delete, app_id) for app_id in app_ids}
+
+
+def _for_each_scheduler(
+    runner: Runner,
+    handles: Iterable[str],
+    verb: str,
+    call: Callable[[Scheduler[Any], list[str]], Results],
+) -> Results:
+    groups: dict[str, dict[str, str]] = {}
+    unique = list(dict.fromkeys(handles))
+    for handle in unique:
+        parsed = parse_app_handle(handle)
+        groups.setdefault(parsed.scheduler_backend, {})[handle] = parsed.app_id
+    results: Results = {}
+    for name, group in groups.items():
+        app_id = next(iter(group.values())) if len(group) == 1 else None
+        try:
+            with log_event(verb, name, runner.name(), app_id=app_id):
+                errors = call(runner.scheduler(name), list(group.values()))
+        except (BackendError, ConfigError) as error:  # of all of them: the backend cannot be reached
+            errors = dict.fromkeys(group.values(), error)
+        results.update({handle: errors.get(app_id) for handle, app_id in group.items()})
+    return {handle: results[handle] for handle in unique}

@@ -20,6 +20,7 @@ from shunter.git import checkout_of
 from shunter.paths import make_private_dir, state_dir, state_error
 from shunter.runner.config_files import Setting, Source, convert
 from shunter.schedulers.registry import as_scheduler, get_scheduler_factory
+from shunter.schedulers.supervisor.documents import read_json
 from shunter.specs.conversion import ConversionError, snake_case
 from shunter.specs.options import (
     ACCESS,
@@ -102,7 +103,7 @@ class TrustRules:
     def sensitive_settings(self, source: Source) -> list[SensitiveSetting]:
         """Return the settings of a file that need trust."""
         settings = []
-        for table, name in source.table_names():
+        for table, name in source.tables:
             for key, setting in source.settings(table, name).items():
                 if kind := self.what_it_names(table, name, key, setting):
                     label = ".".join(part for part in (table, name, key) if part)
@@ -170,14 +171,15 @@ def kind_of_run_key(key: str, setting: Setting) -> str:
     if key == "component":
         is_code = ":" in value or os.sep in value or value.endswith((".py", ".sh"))
         return PROGRAM if is_code else ""
-    return FILES_OUTSIDE if key == "workspace" and _is_elsewhere(value, setting.project) else ""
-
-
-def _is_elsewhere(workspace: str, project: str) -> bool:
-    code = Workspace.from_str(workspace)
-    if code.frozen or any(is_url(source) for source in code.projects):
-        return True
-    return bool(paths_outside(code.projects, project))
+    if key != "workspace":
+        return ""
+    code = Workspace.from_str(value)
+    is_elsewhere = (
+        code.frozen
+        or any(is_url(source) for source in code.projects)
+        or paths_outside(code.projects, setting.project)
+    )
+    return FILES_OUTSIDE if is_elsewhere else ""
 
 
 def paths_outside(paths: Iterable[str], project: str) -> list[str]:
@@ -237,15 +239,7 @@ def trusted_files() -> dict[str, str]:
     Raises:
         StateStoreError: the record cannot be read.
     """
-    path = _record()
-    try:
-        with open(path, encoding="utf-8") as file:
-            files = json.load(file)
-    except (FileNotFoundError, ValueError):
-        return {}
-    except OSError as error:
-        raise state_error("read which files are trusted in", path, error) from error
-    return files if isinstance(files, dict) else {}
+    return read_json(_record()) or {}
 
 
 def trust(source: Source) -> None:

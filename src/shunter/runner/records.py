@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,83 +28,48 @@ JSON_COLUMNS = frozenset({"component_args", "cfg", "app", "argv", "images", "met
 
 @dataclass(slots=True)
 class JobRecord:
-    """What the history knows of one submission. Each field is a column of the table, see `history_database`.
+    """What the history knows of one submission. Each field is a column of the table, see `history`.
 
     Times are seconds since the epoch; None where they are not known. Nothing here holds secrets.
-
-    Attributes:
-        seq: number of the row; later submissions have higher ones.
-        key: unique name of the submission.
-        phase: "intent" (about to be sent, or interrupted there), "submitted", "refused" or "deleted".
-        handle: handle of the job; "" while the scheduler has given it no id.
-        scheduler: name of its scheduler.
-        session: name of the runner's session.
-        app_id: id of the job on its scheduler; "" while it has none.
-        name: name of the job's definition.
-        component: name of the component that made it; None if it was made in Python.
-        component_args: the component's arguments.
-        cfg: the resolved scheduler options.
-        app: the job's definition as JSON, before the runner's variables were added.
-        workspace: the workspace that went with it.
-        cwd: directory that it was submitted from.
-        argv: command line of the process that submitted it.
-        git_commit: commit of the repository around ``cwd``.
-        git_dirty: whether the repository had changes that were not committed.
-        user: who submitted it.
-        host: where it was submitted.
-        created_at: time of the intent.
-        submitted_at: when the scheduler accepted it.
-        ended_at: when it ended, if its scheduler tells.
-        state: the last state that was seen.
-        msg: the reason of that state.
-        submitter: ``pid:start:boot`` of the process that submitted it.
-        rerun_of: handle of the job that this one repeats.
-        parent_run_id: the parent run that was named.
-        fingerprint: identifies the exact code that went with it.
-        images: role -> the exact image that holds the code.
-        native_id: the backend's own id of the job, where the app id is a different one.
-        metrics: names and regular expressions of the metrics in its log.
-        sweep: id of the sweep that it is a point of.
-        point: its number there.
-        started_at: when its first replica began to run, if its scheduler tells.
-        python: version and path of its Python, where that is one of this machine.
     """
 
-    seq: int = 0
-    key: str = field(default_factory=lambda: os.urandom(16).hex())
-    phase: str = INTENT
-    handle: str = ""
+    seq: int = 0  # number of the row; later submissions have higher ones
+    key: str = field(default_factory=lambda: os.urandom(16).hex())  # unique name of the submission
+    phase: str = INTENT  # intent (about to be sent, or interrupted there), submitted, refused or deleted
+    handle: str = ""  # "" while the scheduler has given the job no id
     scheduler: str = ""
     session: str = ""
-    app_id: str = ""
-    name: str = ""
-    component: str | None = None
+    app_id: str = ""  # id of the job on its scheduler; "" while it has none
+    name: str = ""  # of the job's definition
+    component: str | None = None  # what made the definition; None if it was made in Python
     component_args: list[str] | dict[str, Any] | None = None
-    cfg: dict[str, Any] = field(default_factory=dict)
-    app: dict[str, Any] = field(default_factory=dict)
+    cfg: dict[str, Any] = field(default_factory=dict)  # the resolved scheduler options
+    app: dict[str, Any] = field(
+        default_factory=dict
+    )  # the definition, before the runner's variables were added
     workspace: str | None = None
-    cwd: str = ""
-    argv: list[str] = field(default_factory=list)
-    git_commit: str | None = None
-    git_dirty: bool | None = None
-    user: str = ""
-    host: str = ""
-    created_at: float = field(default_factory=time.time)
-    submitted_at: float | None = None
-    ended_at: float | None = None
-    state: AppState = AppState.UNSUBMITTED
-    msg: str = ""
-    submitter: str = ""
-    rerun_of: str | None = None
+    cwd: str = ""  # directory that it was submitted from
+    argv: list[str] = field(default_factory=list)  # command line of the process that submitted it
+    git_commit: str | None = None  # of the repository around ``cwd``
+    git_dirty: bool | None = None  # whether the repository had changes that were not committed
+    user: str = ""  # who submitted it
+    host: str = ""  # where it was submitted
+    created_at: float = field(default_factory=time.time)  # time of the intent
+    submitted_at: float | None = None  # when the scheduler accepted it
+    ended_at: float | None = None  # if its scheduler tells
+    state: AppState = AppState.UNSUBMITTED  # the last one that was seen
+    msg: str = ""  # the reason of that state
+    submitter: str = ""  # ``pid:start:boot`` of the process that submitted it
+    rerun_of: str | None = None  # handle of the job that this one repeats
     parent_run_id: str | None = None
-    fingerprint: str | None = None
-    images: dict[str, str] | None = None
-    native_id: str | None = None
-    metrics: dict[str, str] | None = None
-    sweep: str | None = None
-    point: int | None = None
-    started_at: float | None = None
-    python: str | None = None
+    fingerprint: str | None = None  # identifies the exact code that went with it
+    images: dict[str, str] | None = None  # role -> the exact image that holds the code
+    native_id: str | None = None  # the backend's own id, where the app id is a different one
+    metrics: dict[str, str] | None = None  # names and regular expressions of the metrics in its log
+    sweep: str | None = None  # id of the sweep that it is a point of
+    point: int | None = None  # its number there
+    started_at: float | None = None  # when its first replica began to run, if its scheduler tells
+    python: str | None = None  # version and path of its Python, where that is one of this machine
 
     @classmethod
     def from_row(cls, values: Sequence[Any]) -> JobRecord:
@@ -120,11 +85,7 @@ class JobRecord:
 
     def to_row(self) -> dict[str, Any]:
         """Return the columns of a new row with their values in the table; it gets its number there."""
-        row = {name: getattr(self, name) for name in COLUMNS if name != "seq"}
-        for name in JSON_COLUMNS:
-            row[name] = None if row[name] is None else json.dumps(row[name])
-        row["state"] = self.state.name
-        return row
+        return as_stored({name: getattr(self, name) for name in COLUMNS if name != "seq"})
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; the state by its name."""
@@ -132,3 +93,15 @@ class JobRecord:
 
 
 COLUMNS = tuple(column.name for column in dataclasses.fields(JobRecord))
+
+
+def as_stored(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of fields as the table holds them."""
+    return {
+        name: json.dumps(value)
+        if name in JSON_COLUMNS and value is not None
+        else value.name
+        if isinstance(value, AppState)
+        else value
+        for name, value in columns.items()
+    }

@@ -30,9 +30,8 @@ class LineSearch:
 
     def select(self, block: bytes) -> bytes:
         """Return the lines in which the expression matches, their ends included."""
-        lines = LINE.findall(block)
         return b"".join(
-            line for line in lines if line and self._search(line.decode("utf-8", "replace").rstrip("\r\n"))
+            line for line in iter_lines(block) if self._search(line.decode("utf-8", "replace").rstrip("\r\n"))
         )
 
 
@@ -175,17 +174,7 @@ def split_lines_iterator(chunks: Iterable[str]) -> Iterator[str]:
 
 def iter_lines(data: bytes) -> Iterator[bytes]:
     r"""Cut a block into lines ending in ``\n``, ``\r\n`` or ``\r``; only the last may lack an end."""
-    if b"\r" not in data:
-        lines = data.split(b"\n")
-        last = lines.pop()
-        for line in lines:
-            yield line + b"\n"
-        if last:
-            yield last
-        return
-    for match in LINE.finditer(data):
-        if match.end() > match.start():
-            yield match.group()
+    return (match.group() for match in LINE.finditer(data) if match.group())
 
 
 def start_of_last_lines(read: Callable[[int, int], bytes], count: int, end: int, begin: int = 0) -> int:

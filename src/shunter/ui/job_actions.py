@@ -121,7 +121,7 @@ class JobActions:
         def read(runner: Runner) -> tuple[list[str], int]:
             handles: list[str] = []
             newest = offset = 0
-            while records := runner.history.select(wanted, READ_AT_A_TIME, offset=offset, as_recorded=True):
+            while records := runner.history.select(wanted, READ_AT_A_TIME, offset=offset):
                 offset += len(records)
                 for record in records:
                     if record.handle and (until is None or record.seq <= until):

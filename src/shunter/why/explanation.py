@@ -196,7 +196,7 @@ def _recorded(runner: Runner, handle: str) -> JobRecord | None:
 def _add_changes(runner: Runner, explanation: Explanation, record: JobRecord | None) -> None:
     if record is None:
         return
-    good = runner.history.last_success(record)
+    good = runner.history.before(record, succeeded=True)
     if good is None:
         return
     explanation.last_good = good.app_id

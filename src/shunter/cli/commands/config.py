@@ -151,7 +151,7 @@ def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, Sho
 
 def _named(config: Config, table: str) -> list[str]:
     """Return the names of a table's subtables: ``[component."utils.echo"]``, ``[cli:list]``."""
-    return sorted({name for source in config.sources for name in source.tables.get(table, {})})
+    return sorted({name for source in config.sources for kind, name in source.tables if kind == table})
 
 
 def _shown_values(settings: dict[str, Setting], options: Any = ()) -> dict[str, ShownValue]:

@@ -97,7 +97,7 @@ def _plan(
 
 def _changes(runner: Runner, planned: JobRecord, info: AppDryRunInfo[Any]) -> tuple[str, list[str]]:
     """Return the id of the last job of this name ("" without one), and what would differ from it."""
-    last = runner.history.latest_named(planned.name)
+    last = runner.history.latest(planned.name)
     if last is None:
         return "", []
     manifest = None if info.shipment is None else info.shipment.manifest
