@@ -1,4 +1,4 @@
-"""Kills clients, supervisors, replicas and ``docker start`` at random moments, and counts what becomes of jobs.
+"""Kills clients, supervisors, replicas and ``docker start`` at random moments, and counts how jobs end.
 
     .venv/bin/python benchmarks/faults.py --kills 50 [--image IMAGE]
 
@@ -6,7 +6,7 @@ Of each kind there are that many kills, of clients four times as many. IMAGE has
 containers are used. A broken rule is printed with its job, and ends the program with 1:
 
 - a client that is killed has not submitted its job, and nothing of that runs, or the job runs to its end;
-- a job whose supervisor is killed is FAILED with the reason, and nothing of it runs when a reader has seen it;
+- a job whose supervisor is killed is FAILED with the reason, and nothing of it runs after the first reader;
 - a job whose replica is killed is started again, and SUCCEEDED; a command that copies a container's output is
   replaced, and the job is SUCCEEDED;
 - no line of a log is lost or doubled: those of each attempt are 0, 1, 2, ... without a gap.
