@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from shunter.components import dist, metrics, serve, train, utils
-from shunter.components.component import Component
+from shunter.components.component import Component, component_args_from_str, materialize_appdef
 from shunter.components.finder import BUILTINS, get_builtin_source, get_component
-from shunter.components.materialize import component_args_from_str, materialize_appdef
 from shunter.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
 from shunter.errors import ComponentArgumentError, ConfigError, UnknownAppException
 from shunter.specs import AppDef, BindMount, Resource, Role, from_json, macros, to_json, validate_app

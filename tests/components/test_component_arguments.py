@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.components.arguments import HelpRequested
-from shunter.components.component import Component
+from shunter.components.component import Component, HelpRequested
 from shunter.errors import ComponentArgumentError, ComponentValidationException, ConfigError
 from shunter.specs import AppDef
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.errors import OptionParseError
-from shunter.specs.pairs import parse_dict, parse_pairs, split_items, unquote
+from shunter.specs.conversion import parse_dict, parse_pairs, split_items, unquote
 
 
 @pytest.mark.parametrize(
