@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from threading import RLock
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from shunter.errors import ConfigError, refuse
 from shunter.limits import (
@@ -18,6 +19,7 @@ from shunter.limits import (
     MOST_REPLICAS,
     MOST_RETRIES,
 )
+from shunter.specs.conversion import is_union
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.mounts import Mount
 from shunter.specs.resources import NULL_RESOURCE, Resource
@@ -99,32 +101,23 @@ class Role:
 _override_lock = RLock()
 
 
-class _Resolved:
-    """The value of an override, stored in place of its source, since roles may share their overrides."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __call__(self) -> Any:
-        return self.value
-
-
 def _override_value(overrides: dict[str, Any], name: str) -> Any:
-    """Return the value of an override, whose function is called (or coroutine awaited) once."""
+    """Return the value of an override, whose function is called (or coroutine awaited) once.
+
+    The value replaces its source, since roles may share their overrides.
+    """
     with _override_lock:
         source = overrides[name]
-        if not isinstance(source, _Resolved):
-            value = source() if callable(source) else source
-            if inspect.isawaitable(value):
-                value = _awaited(value)
-            source = overrides[name] = _Resolved(value)
-        return source.value
+        value = source() if callable(source) else source
+        if inspect.isawaitable(value):
+            value = _awaited(value)
+        overrides[name] = lambda: value
+        return value
 
 
 def _awaited(awaitable: Awaitable[Any]) -> Any:
     """Return the result of a coroutine. It gets a thread of its own, as this one may run an event loop."""
     import asyncio  # which is heavy
-    from concurrent.futures import ThreadPoolExecutor
 
     async def wait() -> Any:
         return await awaitable
@@ -150,7 +143,8 @@ def validate_app(app: AppDef) -> None:
     """
     if not isinstance(app, AppDef):
         raise ConfigError(f"the job is {_type_of(app)}; it must be an AppDef")
-    problems = [text for name, cls in _APP_TYPES.items() for text in _misfits(name, getattr(app, name), cls)]
+    types = {"name": str, "metadata": dict, "roles": list[Role]}
+    problems = [text for name, tp in types.items() for text in _misfits(name, getattr(app, name), tp)]
     if not problems:
         problems = [f"role {role.name!r}: {text}" for role in app.roles for text in _role_misfits(role)]
     refuse(f"the job {app.name!r} is not complete", problems or _app_problems(app))
@@ -158,51 +152,33 @@ def validate_app(app: AppDef) -> None:
 
 # ---- values of the wrong type: components are plain Python, so nothing else has checked them
 
-_APP_TYPES: dict[str, Any] = {"name": str, "metadata": dict, "roles": list[Role]}
-_ROLE_TYPES: dict[str, Any] = {
-    "name": str,
-    "image": str,
-    "entrypoint": str,
-    "args": list[str],
-    "env": dict[str, str],
-    "num_replicas": int,
-    "min_replicas": int,
-    "max_retries": int,
-    "retry_policy": RetryPolicy,
-    "resource": Resource,
-    "port_map": dict[str, int],
-    "metadata": dict,
-    "mounts": list[Mount],
-}
-_RESOURCE_TYPES: dict[str, Any] = {
-    "cpu": float,
-    "gpu": float,
-    "memMB": float,
-    "capabilities": dict,
-    "devices": dict[str, int],
-}
 _WORDS: dict[Any, str] = {
     str: "a text",
+    str | None: "a text",
     int: "a whole number",
+    int | None: "a whole number",
     float: "a number",
     Mount: "a mount (see parse_mounts)",
 }
 
 
 def _role_misfits(role: Role) -> Iterator[str]:
-    for name, cls in _ROLE_TYPES.items():
-        if name != "min_replicas" or role.min_replicas is not None:
-            yield from _misfits(name, getattr(role, name), cls)
+    for name, tp in get_type_hints(Role).items():
+        if name not in ("overrides", "workspace"):
+            yield from _misfits(name, getattr(role, name), tp)
     if isinstance(role.resource, Resource):
-        for name, cls in _RESOURCE_TYPES.items():
-            yield from _misfits(name, getattr(role.resource, name), cls)
+        for name, tp in get_type_hints(Resource).items():
+            # there are parts of cpus and gpus
+            yield from _misfits(name, getattr(role.resource, name), float if tp is int else tp)
 
 
 def _misfits(name: str, value: Any, tp: Any) -> Iterator[str]:
-    """Yield what in a value is not of a type: of a class, ``list[...]`` or ``dict[str, ...]``."""
-    parts = () if tp is Mount else get_args(tp)
+    """Yield what in a value is not of a type: a class, a union of classes, ``list[...]``, ``dict[...]``."""
+    parts = () if is_union(tp) else get_args(tp)
     cls = get_origin(tp) if parts else tp
     accepted: Any = {list: (list, tuple), float: (float, int)}.get(cls, cls)
+    if cls in (Any, object):
+        return
     if not isinstance(value, accepted) or (cls is int and isinstance(value, bool)):
         yield f"{name} is {_type_of(value)}; it must be {_WORDS.get(cls) or f'a {cls.__name__}'}"
     elif cls is list:

@@ -248,17 +248,10 @@ class AppStatus:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AppStatus:
         """Rebuild what `to_json` wrote."""
-        return cls(
-            AppState[data["state"]],
-            data["num_restarts"],
-            data["msg"],
-            data["structured_error_msg"],
-            data["url"],
-            [RoleStatus.from_json(role) for role in data["roles"]],
-            data.get("results"),
-            data.get("started_at"),
-            data.get("ended_at"),
-        )
+        roles = [RoleStatus.from_json(role) for role in data["roles"]]
+        fields = {**data, "state": AppState[data["state"]], "roles": roles, "ui_url": data["url"]}
+        del fields["url"]
+        return cls(**fields)
 
     def format(self, filter_roles: Iterable[str] | None = None) -> str:
         """Return the lines that `shunter status` prints."""
