@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Optional
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shunter.errors import InvalidRunConfigException, OptionParseError
 from shunter.specs import option, runopt, runopts
-from shunter.specs.conversion import ConversionError, from_text, from_value, type_name
-from shunter.specs.options import as_mapping
 
 
 class Colour(Enum):
@@ -89,37 +83,6 @@ def test_all_problems_are_reported_at_once() -> None:
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.parametrize(
-    ("type_", "value"),
-    [
-        (int, True),
-        (int, 1.5),
-        (bool, 1),
-        (str, 5),
-        (list[str], {"a": "b"}),
-        (dict[str, str], ["a"]),
-        (dict[str, str], {"a": 1}),
-        (list[int], ["1"]),
-        (float, True),
-    ],
-)
-def test_wrong_types_are_refused(type_: Any, value: object) -> None:
-    opts = runopts()
-    opts.add("o", type_, "an option")
-    with pytest.raises(InvalidRunConfigException, match="option 'o'"):
-        opts.resolve({"o": value})
-
-
-@pytest.mark.parametrize("word", ["true", "True", "yes", "on", "1", "Y"])
-def test_words_for_true(word: str) -> None:
-    assert OPTS.cfg_from_str(f"fast={word}") == {"fast": True}
-
-
-@pytest.mark.parametrize("word", ["false", "No", "off", "0", "n"])
-def test_words_for_false(word: str) -> None:
-    assert OPTS.cfg_from_str(f"fast={word}") == {"fast": False}
-
-
 def test_cfg_from_str() -> None:
     assert OPTS.cfg_from_str("") == {}
     assert OPTS.cfg_from_str("queue=a,b,priority=0x10,tags=x;y,labels=k:v") == {
@@ -192,125 +155,7 @@ def test_repr_lists_required_and_optional() -> None:
     assert "tags=TAGS (list[str], [])" in text
 
 
-def test_as_mapping() -> None:
-    assert as_mapping(None) == {}
-    given = {"a": 1}
-    assert as_mapping(given) == given
-    assert as_mapping(given) is not given
-    assert as_mapping(Opts("q"))["queue"] == "q"
-
-
 # ---- values of any type
-
-
-@pytest.mark.parametrize(
-    ("tp", "text", "value"),
-    [
-        (str, "", ""),
-        (str, "None", "None"),
-        (int, "-3", -3),
-        (int, "1_000", 1000),
-        (float, "1e-3", 0.001),
-        (Path, "~/x", None),
-        (Colour, "RED", Colour.RED),
-        (Colour, "red", Colour.RED),
-        (Colour, "b", Colour.BLUE),
-        (Literal["a", 2], "2", 2),
-        (int | None, "None", None),
-        (list[int] | None, "", None),
-        (list[int], "", []),
-        (list[int], "1,2;3", [1, 2, 3]),
-        (list[int], "[1, 2]", [1, 2]),
-        (tuple[int, str], "1,x", (1, "x")),
-        (tuple[int, ...], "1,2,3", (1, 2, 3)),
-        (dict[str, int], "a=1,b=2", {"a": 1, "b": 2}),
-        (dict[str, int], "a:1;b:2", {"a": 1, "b": 2}),
-        (dict[str, str], "a:b=c", {"a": "b=c"}),
-        (dict[str, list[int]], "a=1,2,b=3", {"a": [1, 2], "b": [3]}),
-        (list[dict[str, str]], '[{"Key": "a", "Value": "b"}]', [{"Key": "a", "Value": "b"}]),
-        (list[dict[str, str]], "loss=(.*);,acc=(.*)", [{"loss": "(.*);"}, {"acc": "(.*)"}]),
-        (dict[str, str], r'{"a": "x\"y;z"}', {"a": 'x"y;z'}),
-        (Point, "x=1,y=2", Point(1, 2)),
-        (Point, '{"x": 1}', Point(1, 0)),
-        (int | str, "5", 5),
-        (int | str, "x", "x"),
-        (bool | int, "7", 7),
-    ],
-)
-def test_from_text(tp: Any, text: str, value: object, tmp_path: Path) -> None:
-    expected = tmp_path / "user" / "x" if tp is Path else value
-    found = from_text(tp, text)
-    assert found == expected
-    assert type(found) is type(expected)
-
-
-@pytest.mark.parametrize(
-    ("tp", "text", "problem"),
-    [
-        (int, "x", "'x' is not an integer"),
-        (int, "1.5", "'1.5' is not an integer"),
-        (float, "x", "'x' is not a number"),
-        (bool, "", "'' must be true or false"),
-        (Colour, "gren", "'gren' is not a valid value"),
-        (Literal["a", "b"], "c", "Known: a, b"),
-        (list[int], "1,x", "item 2: 'x' is not an integer"),
-        (tuple[int, int], "1", "1 values where tuple[int, int] takes 2"),
-        (dict[str, int], "a=x", "[a]: 'x' is not an integer"),
-        (dict[str, int], "a", "'a'"),
-        (Point, "z=1", "Point has no field 'z'"),
-        (Point, "y=1", "Point needs x"),
-        (list[int], "[1,", "is not JSON"),
-        (list[int], "'1", "the quote is never closed"),
-        (int | bool, "x", "'x' must be one of int | bool"),
-    ],
-)
-def test_from_text_refuses(tp: Any, text: str, problem: str) -> None:
-    with pytest.raises(ConversionError) as caught:
-        from_text(tp, text)
-    assert problem in str(caught.value)
-
-
-def test_type_names() -> None:
-    names = [
-        type_name(tp)
-        for tp in (int, list[str], dict[str, int], int | None, Literal["a"], Colour, tuple[int, ...])
-    ]
-    assert names == ["int", "list[str]", "dict[str, int]", "int | None", "a", "RED|BLUE", "tuple[int, ...]"]
-
-
-scalars: list[tuple[Any, st.SearchStrategy[Any]]] = [
-    (int, st.integers()),
-    (float, st.floats(allow_nan=False)),
-    (bool, st.booleans()),
-    (Colour, st.sampled_from(Colour)),
-]
-
-
-@pytest.mark.parametrize(("tp", "strategy"), scalars)
-def test_scalars_come_back_from_text(tp: Any, strategy: st.SearchStrategy[Any]) -> None:
-    @given(strategy)
-    def check(value: Any) -> None:
-        text = value.name if isinstance(value, Enum) else str(value)
-        assert from_text(tp, text) == value
-
-    check()
-
-
-@given(st.lists(st.integers()), st.dictionaries(st.text(), st.integers()))
-def test_containers_come_back_from_json(items: list[int], pairs: dict[str, int]) -> None:
-    assert from_text(list[int], json.dumps(items)) == items
-    assert from_text(dict[str, int], json.dumps(pairs)) == pairs
-    assert from_value(list[int], items) == items
-
-
-@given(
-    st.text(), st.sampled_from([int, float, bool, list[int], dict[str, int], tuple[int, ...], Point, Colour])
-)
-def test_any_text_is_decoded_or_refused(text: str, tp: Any) -> None:
-    try:
-        from_text(tp, text)
-    except ConversionError as error:
-        assert str(error)  # noqa: PT017 - it need not be raised
 
 
 @dataclass

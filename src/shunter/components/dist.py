@@ -7,8 +7,7 @@ import shlex
 
 from shunter.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
 from shunter.errors import ComponentArgumentError
-from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.macro_substitution import macros
+from shunter.specs.app import NO_IMAGE, AppDef, Role, macros
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
 
