@@ -186,7 +186,9 @@ class Component:
         args = self.arranged(values)
         place = _location(self.fn)
         with guarded(f"the component {self.name} failed", place.rpartition(":")[0]):
-            app = our_app(self.fn(*args.positional_args.values(), *args.var_args, **args.kwargs))
+            app: Any = self.fn(*args.positional_args.values(), *args.var_args, **args.kwargs)
+        if not isinstance(app, AppDef):  # of an installed TorchX, maybe
+            app = our_app(app)
         if isinstance(app, AppDef):
             return app
         raise ComponentValidationException(
