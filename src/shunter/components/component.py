@@ -95,7 +95,7 @@ class Component:
         try:
             return read_parameters(self.fn)
         except SignatureError as error:
-            lines = "".join(f"\n  {_location(self.fn)}: {text}" for text in error.problems)
+            lines = "".join(f"\n  {_location(self.fn)}: {text}" for text in error.args)
             raise ComponentValidationException(
                 f"the component {self.name} cannot be used:{lines}",
                 hint="Annotate each parameter with a type that can be written as text.",

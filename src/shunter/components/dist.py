@@ -75,9 +75,6 @@ def ddp(
         debug: set variables that make PyTorch and NCCL report more
         tee: streams to print as well as to record: 0 none, 1 stdout, 2 stderr, 3 both
     """
-    if (script is None) == (m is None):
-        number = "both are" if script is not None else "neither is"
-        raise ComponentArgumentError(f"exactly one of --script and -m is needed; {number} given")
     names = StructuredNameArgument.parse_from(name, m=m, script=script)
     size = Nodes.parse(j)
     if not 0 <= rdzv_port <= 65535:

@@ -32,12 +32,8 @@ _ALIAS = re.compile(r"--?[A-Za-z][\w-]*")
 _EMPTY = inspect.Parameter.empty
 
 
-class SignatureError(Exception):
-    """A signature cannot be a command line; ``problems`` describes everything that is wrong with it."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
+class SignatureError(ValueError):
+    """A signature cannot be a command line; its arguments describe everything that is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,7 @@ def read_parameters(fn: Callable[..., Any]) -> tuple[Parameter, ...]:
         try:
             parameters.append(_read_parameter(raw, _evaluated(fn, raw)))
         except SignatureError as error:
-            problems += error.problems
+            problems += error.args
     if problems:
         raise SignatureError(*problems)
     return tuple(parameters)

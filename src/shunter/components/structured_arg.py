@@ -42,7 +42,9 @@ class StructuredNameArgument:
                 f"both the module {m} and the script {script} are to run", hint="Give one: -m or --script."
             )
         if not m and not script:
-            raise ComponentArgumentError(f"neither a script nor a module is given for the name {name!r}")
+            raise ComponentArgumentError(
+                "neither a script nor a module is given", hint="Give one: -m or --script."
+            )
         if not run and m:
             run = m.rpartition(".")[2]
         elif not run and script:

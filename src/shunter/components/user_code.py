@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
-from stat import S_ISREG
 from types import ModuleType
 
 from shunter import torchx_alias
@@ -26,19 +25,13 @@ _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
 def load_file(path: str) -> ModuleType:
-    """Import a file; again only if it has changed.
+    """Import an existing file; again only if it has changed.
 
     Raises:
-        ComponentNotFoundException: there is no such file.
-        ConfigError: it cannot be read or raises when it is imported.
+        ConfigError: it raises when it is imported.
     """
     path = os.path.realpath(path)
-    try:
-        stat = os.stat(path)
-    except OSError as error:
-        raise ComponentNotFoundException(f"cannot read {path}: {error.strerror}") from None
-    if not S_ISREG(stat.st_mode):
-        raise ComponentNotFoundException(f"cannot read {path}: it is not a regular file")
+    stat = os.stat(path)
     stamp = (stat.st_mtime_ns, stat.st_size)
     if path not in _loaded or _loaded[path][0] != stamp:
         root, name = _module_name(path)

@@ -161,7 +161,7 @@ class macros:
         def apply(self, role: Role) -> Role:
             """Return a copy of the role with the macros substituted. Both share their overrides."""
             # overrides may be coroutines, which cannot be copied
-            applied = deepcopy(role, {id(role.overrides): role.overrides})
+            applied = deepcopy(role, {id(role.overrides): role.overrides} if role.overrides else {})
             for name in ("args", "env", "metadata"):
                 setattr(applied, name, self._substitute_nested(getattr(role, name)))
             return applied
