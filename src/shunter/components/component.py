@@ -63,7 +63,7 @@ class ComponentArgs(NamedTuple):
     kwargs: dict[str, Any]
 
 
-@dataclass
+@dataclass(eq=False)
 class Component:
     """A function that makes a job, under the name by which it was found.
 

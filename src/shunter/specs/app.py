@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from string import Template
 from threading import RLock
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from shunter.errors import ConfigError, refuse
 from shunter.limits import (
@@ -21,7 +21,7 @@ from shunter.limits import (
     MOST_REPLICAS,
     MOST_RETRIES,
 )
-from shunter.specs.conversion import is_union
+from shunter.specs.conversion import is_union, types_of
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.mounts import Mount
 from shunter.specs.resources import NULL_RESOURCE, Resource
@@ -221,11 +221,11 @@ _WORDS: dict[Any, str] = {
 
 
 def _role_misfits(role: Role) -> Iterator[str]:
-    for name, tp in get_type_hints(Role).items():
+    for name, tp in types_of(Role).items():
         if name not in ("overrides", "workspace"):
             yield from _misfits(name, getattr(role, name), tp)
     if isinstance(role.resource, Resource):
-        for name, tp in get_type_hints(Resource).items():
+        for name, tp in types_of(Resource).items():
             # there are parts of cpus and gpus
             yield from _misfits(name, getattr(role.resource, name), float if tp is int else tp)
 

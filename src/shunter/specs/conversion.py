@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import json
 import os
 import re
@@ -49,6 +50,9 @@ def snake_case(name: str) -> str:
 
 
 # ---- questions about types
+
+#: The types of a dataclass's fields, by name.
+types_of = functools.cache(get_type_hints)
 
 
 def is_union(tp: Any) -> bool:
@@ -236,8 +240,8 @@ def _dataclass(tp: Any, parts: Mapping[str, Any], decode: Decoder) -> Any:
             raise ConversionError(
                 f"{tp.__name__} has no field {name!r}. {did_you_mean(str(name), init_fields)}"
             )
-    hints = get_type_hints(tp)
-    values = {name: _at(name, decode, hints[name], part) for name, part in parts.items()}
+    field_types = types_of(tp)
+    values = {name: _at(name, decode, field_types[name], part) for name, part in parts.items()}
     missing = [name for name, field in init_fields.items() if name not in values and not has_default(field)]
     if missing:
         raise ConversionError(f"{tp.__name__} needs {', '.join(missing)}")
