@@ -40,6 +40,7 @@ from shunter.specs.conversion import parse_dict, parse_pairs, split_items
         ("a=loss=(.*);,b=2", {"a": "loss=(.*);", "b": "2"}),
         ("a=x; y z=1,b=2", {"a": "x; y z=1", "b": "2"}),
         ("a=x; y=1", {"a": "x", "y": "1"}),
+        ("a=[0-9,.]+,b=2", {"a": "[0-9,.]+", "b": "2"}),
     ],
 )
 def test_pairs(text: str, pairs: dict[str, str]) -> None:
