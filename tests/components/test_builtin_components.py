@@ -15,7 +15,7 @@ from shunter.components import dist, metrics, serve, train, utils
 from shunter.components.component import Component, component_args_from_str, materialize_appdef
 from shunter.components.finder import BUILTINS, get_builtin_source, get_component
 from shunter.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
-from shunter.errors import ComponentArgumentError, ConfigError
+from shunter.errors import ComponentArgumentError, ConfigError, UnknownAppException
 from shunter.specs import AppDef, BindMount, Resource, Role, from_json, macros, to_json, validate_app
 from shunter.specs.app import NO_IMAGE
 
@@ -451,3 +451,49 @@ def test_source_of_a_builtin_is_a_component_by_itself(name: str, workplace: Path
     assert inspect.signature(own.fn) == inspect.signature(builtin.fn)
     if name not in ("utils.hydra", "serve.torchserve"):
         assert to_json(own.parse(REQUIRED.get(name, []))) == to_json(builtin.parse(REQUIRED.get(name, [])))
+
+
+def test_sh_needs_a_command() -> None:
+    with pytest.raises(ComponentArgumentError, match="no command"):
+        role_of("utils.sh")
+
+
+def test_ddp_on_several_nodes() -> None:
+    args = [
+        "-j",
+        "2x4",
+        "-m",
+        "pkg.train",
+        "--rdzv_conf",
+        "join_timeout=600",
+        "--tee",
+        "1",
+        "--",
+        "--lr",
+        "$X",
+    ]
+    assert command("dist.ddp", *args) == (
+        "torchrun --rdzv_backend c10d --rdzv_endpoint $${${rank0_env}:=localhost}:29500 --rdzv_id ${app_id} "
+        "--rdzv_conf join_timeout=600 --nnodes 2 --nproc_per_node 4 --tee 1 --role '' -m pkg.train --lr '$X'"
+    )
+
+
+def test_python_and_copy_take_mounts() -> None:
+    mount = ["--mounts", "type=bind,src=/data,dst=/d,readonly"]
+    for words in (["utils.python", "-c", "1"], ["utils.copy", "--src", "a", "--dst", "b"]):
+        (role,) = get_component(words[0]).parse([*mount, *words[1:]]).roles
+        assert [each.dst_path for each in role.mounts] == ["/d"]
+
+
+@pytest.mark.parametrize(("name", "script"), [("a/b/c", "t.py")])
+def test_names_that_are_none(name: str, script: str | None) -> None:
+    with pytest.raises(ComponentArgumentError, match="the name"):
+        StructuredNameArgument.parse_from(name, script=script)
+
+
+def test_errors_of_ours_pass_through_a_component() -> None:
+    def fn() -> AppDef:
+        raise UnknownAppException("x")
+
+    with pytest.raises(UnknownAppException):
+        Component("c", fn).parse([])

@@ -50,6 +50,12 @@ def test_copy(workplace: Path) -> None:
     assert sorted(os.listdir(workplace / "new/deep")) == ["b"]
 
 
+def test_copy_to_what_is_no_regular_file(workplace: Path) -> None:
+    (workplace / "a").write_text("hello")
+    done = start("utils.copy_main", "--src", "a", "--dst", "/dev/stdout")
+    assert (done.returncode, done.stdout) == (0, "hello")
+
+
 def test_a_copy_that_fails_leaves_nothing(workplace: Path) -> None:
     (workplace / "b").write_text("before")
     done = start("utils.copy_main", "--src", "nothing", "--dst", "b")
@@ -73,6 +79,11 @@ def test_a_copy_that_fails_leaves_nothing(workplace: Path) -> None:
         fail()
     assert os.listdir(workplace) == ["b"]
     assert (workplace / "b").read_text() == "before"
+
+
+def test_directories_are_not_copied(workplace: Path) -> None:
+    done = start("utils.copy_main", "--src", str(workplace), "--dst", "x")
+    assert (done.returncode, "is a directory" in done.stderr) == (1, True)
 
 
 def test_other_stores_need_fsspec_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +144,13 @@ def test_monitor_ends_its_command_when_the_file_appears(workplace: Path) -> None
         assert process.stdout.read() == ""  # and the command is gone: its end of the pipe is closed
 
 
+def test_monitor_ends_its_command_when_the_time_is_over() -> None:
+    assert (
+        start("utils.process_monitor", "--timeout", "0.01", "--poll_rate", "0.01", "--", *FOREVER).returncode
+        == 0
+    )
+
+
 def test_monitor_passes_signals_on() -> None:
     with subprocess.Popen(
         command("utils.process_monitor", *FOREVER), env=environment(), stdout=subprocess.PIPE, text=True
@@ -149,6 +167,12 @@ def test_monitor_waits_for_its_file(workplace: Path, capfd: pytest.CaptureFixtur
     assert start("utils.process_monitor", "--start_on_file", "start", *args).stdout == "ran\n"
     assert process_monitor.main(["--start_on_file", "never", "--timeout", "0.02", *args]) == 34
     assert "never did not appear" in capfd.readouterr().err
+
+
+def test_monitor_without_a_program() -> None:
+    assert start("utils.process_monitor", "--").returncode == 2
+    done = start("utils.process_monitor", "no-such-program")
+    assert (done.returncode, "cannot start no-such-program" in done.stderr) == (127, True)
 
 
 # ---- serve
@@ -205,6 +229,15 @@ def test_serve(workplace: Path, management: Management, capsys: pytest.CaptureFi
     (query,) = management.queries
     assert (query["model_name"], query["batch_size"]) == ("a b", "2")
     assert "done" in capsys.readouterr().out
+
+
+def test_serve_passes_urls_on(management: Management, workplace: Path) -> None:
+    (workplace / "m.mar").write_bytes(b"x")
+    url = (workplace / "m.mar").as_uri().replace("file://", "http://localhost:1")
+    management.refuse = True
+    with pytest.raises(StoreError, match="409"):
+        serve.main(serve_args(management.url, url))
+    assert management.queries[0]["url"] == url
 
 
 def test_serve_dry(management: Management, capsys: pytest.CaptureFixture[str]) -> None:

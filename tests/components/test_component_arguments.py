@@ -472,3 +472,9 @@ def test_no_command_line_gives_anything_but_values_or_an_argument_error(args: li
         assert error.message  # noqa: PT017
     else:
         assert set(values) == {"rest", "msg", "n", "f", "items"}
+
+
+def test_a_parameter_called_no_something_keeps_its_name() -> None:
+    def fn(cache: bool = True, no_cache: bool = False) -> AppDef: ...
+
+    assert bind(fn, "--no-cache") == {"cache": True, "no_cache": True}

@@ -103,6 +103,21 @@ def test_a_file_in_a_package_can_import_relatively(write: Write) -> None:
     assert get_component("pkg/inner/jobs.py:train").parse([]).name == "relative pkg.inner.jobs"
 
 
+def test_a_file_in_a_package_is_an_attribute_of_it(write: Write) -> None:
+    write("packed/__init__.py", "")
+    path = write("packed/job.py", JOBS)
+    found = get_component(f"{path}:train")
+    assert found.fn.__module__ == "packed.job"
+    assert sys.modules["packed"].job is sys.modules["packed.job"]
+
+
+def test_a_file_in_a_package_whose_name_is_no_identifier_imports_its_neighbours(write: Write) -> None:
+    write("my-jobs/__init__.py", "")
+    write("my-jobs/neighbour_of_job.py", "NAME = 'n'\n")
+    path = write("my-jobs/dashed_job.py", f"from neighbour_of_job import NAME\n{JOBS}")
+    assert get_component(f"{path}:train").fn.__module__ == "dashed_job"
+
+
 def test_a_file_that_does_not_exist_is_a_missing_file(tmp_path: Path) -> None:
     for name in (f"{tmp_path}/none.py:train", f"{tmp_path}/no/where.py:train", f"{tmp_path}/none.py"):
         with pytest.raises(ComponentFileNotFoundError) as caught:

@@ -90,6 +90,17 @@ def test_return_annotations(write: Write, returns: str) -> None:
     assert component_functions(str(path)) == {"job": "Job."}
 
 
+def test_functions_that_are_not_there(write: Write) -> None:
+    path = write(
+        "jobs.py",
+        "def job() -> AppDef:\n    'J.'\n",
+    )
+    assert problems(path) == []
+    ((severity, _, text),) = problems(path, "jbo")
+    assert severity == "error"
+    assert "Did you mean job?" in text
+
+
 @pytest.mark.parametrize("content", [b"def job(:\n", b"\xff\xfe", b"a\x00b"])
 def test_files_that_do_not_parse(workplace: Path, content: bytes) -> None:
     (workplace / "jobs.py").write_bytes(content)
@@ -114,3 +125,15 @@ def test_the_predecessors_interface(write: Write) -> None:
             return [self._message(arg, arg.arg) for arg in app_specs_func_def.args.args]
 
     assert [m.description for m in validate(str(path), "job", [NoArguments()])] == ["a"]
+
+
+def test_docstrings_of_functions() -> None:
+    def fn(a: int) -> None:
+        """Do it.
+
+        Args:
+            a: what
+        """
+
+    assert file_linter.get_fn_docstring(fn) == ("Do it.", {"a": "what"})
+    assert file_linter.get_fn_docstring(lambda: None) == ("", {})

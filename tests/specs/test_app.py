@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,16 @@ def test_roles_that_are_none() -> None:
         validate_app(None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="roles is of type Role; it must be a list"):
         validate_app(AppDef("job", Role("r", "")))  # type: ignore[arg-type]
+
+
+def test_overrides_are_resolved_once_by_many_threads() -> None:
+    calls: list[int] = []
+    role = Role("r", "early", overrides={"image": lambda: calls.append(1) or "late"})  # type: ignore[func-returns-value]
+    seen: list[str] = []
+    threads = [threading.Thread(target=lambda: seen.append(role.image)) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == ["late"] * 16
+    assert calls == [1]

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Optional
+from pathlib import Path
+from typing import Any, Literal, Optional
 
 import pytest
 
 from shunter.errors import InvalidRunConfigException, OptionParseError
 from shunter.specs import option, runopt, runopts
+from shunter.specs.conversion import ConversionError, from_text
 
 
 class Colour(Enum):
@@ -190,3 +192,91 @@ def test_a_second_pair_is_not_taken_for_an_option() -> None:
         runopts.from_dataclass(Pairs).cfg_from_str("env=A=1,B=2")
     assert "env='A=1,B=2'" in caught.value.hint
     assert runopts.from_dataclass(Pairs).cfg_from_str("queue=a=b,B=2") == {"queue": "a=b", "B": "2"}
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (int, True),
+        (int, 1.5),
+        (bool, 1),
+        (str, 5),
+        (list[str], {"a": "b"}),
+        (dict[str, str], ["a"]),
+        (dict[str, str], {"a": 1}),
+        (list[int], ["1"]),
+        (float, True),
+    ],
+)
+def test_wrong_types_are_refused(type_: Any, value: object) -> None:
+    opts = runopts()
+    opts.add("o", type_, "an option")
+    with pytest.raises(InvalidRunConfigException, match="option 'o'"):
+        opts.resolve({"o": value})
+
+
+@pytest.mark.parametrize(
+    ("tp", "text", "value"),
+    [
+        (str, "", ""),
+        (str, "None", "None"),
+        (int, "-3", -3),
+        (int, "1_000", 1000),
+        (float, "1e-3", 0.001),
+        (Path, "~/x", None),
+        (Colour, "RED", Colour.RED),
+        (Colour, "red", Colour.RED),
+        (Colour, "b", Colour.BLUE),
+        (Literal["a", 2], "2", 2),
+        (int | None, "None", None),
+        (list[int] | None, "", None),
+        (list[int], "", []),
+        (list[int], "1,2;3", [1, 2, 3]),
+        (list[int], "[1, 2]", [1, 2]),
+        (tuple[int, str], "1,x", (1, "x")),
+        (tuple[int, ...], "1,2,3", (1, 2, 3)),
+        (dict[str, int], "a=1,b=2", {"a": 1, "b": 2}),
+        (dict[str, int], "a:1;b:2", {"a": 1, "b": 2}),
+        (dict[str, str], "a:b=c", {"a": "b=c"}),
+        (dict[str, list[int]], "a=1,2,b=3", {"a": [1, 2], "b": [3]}),
+        (list[dict[str, str]], '[{"Key": "a", "Value": "b"}]', [{"Key": "a", "Value": "b"}]),
+        (list[dict[str, str]], "loss=(.*);,acc=(.*)", [{"loss": "(.*);"}, {"acc": "(.*)"}]),
+        (dict[str, str], r'{"a": "x\"y;z"}', {"a": 'x"y;z'}),
+        (Point, "x=1,y=2", Point(1, 2)),
+        (Point, '{"x": 1}', Point(1, 0)),
+        (int | str, "5", 5),
+        (int | str, "x", "x"),
+        (bool | int, "7", 7),
+    ],
+)
+def test_from_text(tp: Any, text: str, value: object, tmp_path: Path) -> None:
+    expected = tmp_path / "user" / "x" if tp is Path else value
+    found = from_text(tp, text)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("tp", "text", "problem"),
+    [
+        (int, "x", "'x' is not an integer"),
+        (int, "1.5", "'1.5' is not an integer"),
+        (float, "x", "'x' is not a number"),
+        (bool, "", "'' must be true or false"),
+        (Colour, "gren", "'gren' is not a valid value"),
+        (Literal["a", "b"], "c", "Known: a, b"),
+        (list[int], "1,x", "item 2: 'x' is not an integer"),
+        (tuple[int, int], "1", "1 values where tuple[int, int] takes 2"),
+        (dict[str, int], "a=x", "[a]: 'x' is not an integer"),
+        (dict[str, int], "a", "'a'"),
+        (Point, "z=1", "Point has no field 'z'"),
+        (Point, "y=1", "Point needs x"),
+        (list[int], "[1,", "is not JSON"),
+        (list[int], "'1", "the quote is never closed"),
+        (int | bool, "x", "'x' must be one of int | bool"),
+    ],
+)
+def test_from_text_refuses(tp: Any, text: str, problem: str) -> None:
+    with pytest.raises(ConversionError) as caught:
+        from_text(tp, text)
+    assert problem in str(caught.value)
