@@ -79,6 +79,14 @@ def test_raise_for_status() -> None:
         assert caught.value.exit_code == 1
 
 
+def test_roles_can_be_selected() -> None:
+    roles = [RoleStatus(name, [ReplicaStatus(0, AppState.RUNNING, name)]) for name in ("a", "b")]
+    status = AppStatus(AppState.RUNNING, roles=roles)
+    assert [role["role"] for role in status.to_json(["b"])["roles"]] == ["b"]
+    assert "Role a:" not in status.format(["b"])
+    assert len(status.replicas()) == 2
+
+
 def test_text_of_a_status() -> None:
     replicas = [
         ReplicaStatus(
@@ -170,6 +178,15 @@ def test_of_a_report_that_was_cut_off_the_beginning_of_its_message_is_shown() ->
 def test_no_error_file_breaks_the_status(text: str) -> None:
     replica = ReplicaStatus(0, AppState.FAILED, "r", structured_error_msg=text)
     assert "FAILED" in AppStatus(AppState.FAILED, roles=[RoleStatus("r", [replica])]).format()
+
+
+def test_control_characters_of_an_error_file_do_not_reach_the_terminal() -> None:
+    failed = ReplicaStatus(
+        0, AppState.FAILED, "r", structured_error_msg='{"message": "red \\u001b[31m bell \\u0007"}'
+    )
+    text = AppStatus(AppState.FAILED, roles=[RoleStatus("r", [failed])]).format()
+    assert "red \\x1b[31m bell \\x07" in text
+    assert text.replace("\n", "").isprintable()
 
 
 def test_a_programs_words_do_not_reach_the_terminal_as_controls() -> None:
