@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.components.arguments import HelpRequested
-from shunter.components.component import Component
+from shunter.components.component import Component, HelpRequested
 from shunter.errors import ComponentArgumentError, ComponentValidationException, ConfigError
 from shunter.specs import AppDef
 
@@ -130,11 +129,6 @@ def test_a_value_that_does_not_fit_is_named_with_its_option_and_type(tp: Any, te
     assert "expected" in caught.value.message
 
 
-def test_suggestions_inside_values() -> None:
-    with pytest.raises(ComponentArgumentError, match="Did you mean adam"):
-        one(Literal["sgd", "adam"], "-x", "adm")
-
-
 @pytest.mark.parametrize("option", ["--memMB", "--mem-mb", "--mem_mb", "--mem-MB"])
 def test_spellings(option: str) -> None:
     def fn(memMB: int) -> AppDef: ...
@@ -194,12 +188,6 @@ def test_a_flag_takes_any_word_when_nothing_else_could() -> None:
         bind(fn, "--no-debug=1")
 
 
-def test_a_parameter_called_no_something_keeps_its_name() -> None:
-    def fn(cache: bool = True, no_cache: bool = False) -> AppDef: ...
-
-    assert bind(fn, "--no-cache") == {"cache": True, "no_cache": True}
-
-
 def test_lists_and_dicts_are_repeatable_and_nothing_else_is() -> None:
     def fn(tags: list[str] | None = None, env: dict[str, str] | None = None, n: int = 1) -> AppDef: ...
 
@@ -228,11 +216,6 @@ def test_the_program_gets_its_words_untouched(words: list[str]) -> None:
     expected = {"args": tuple(words), "n": 2, "lr": -1.5}
     assert bind(sh, "-n", "2", "--lr", "-1.5", *words) == expected
     assert bind(sh, "-n", "2", "--lr", "-1.5", "--", *words) == expected
-
-
-@given(st.lists(st.text()))
-def test_any_words_after_two_hyphens_are_untouched(words: list[str]) -> None:
-    assert bind(sh, "--", *words)["args"] == tuple(words)
 
 
 def test_varargs_have_types_and_positional_parameters_may_stand_before_them() -> None:
@@ -475,14 +458,6 @@ def _typed(tp: Any) -> Any:
 words = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1)
 
 
-@given(st.lists(words), st.dictionaries(words, words, max_size=3))
-def test_repeated_options_are_joined(items: list[str], env: dict[str, str]) -> None:
-    def fn(items: list[str] = [], env: dict[str, str] = {}) -> AppDef: ...  # noqa: B006
-
-    args = [f"--items={item}" for item in items] + [f"--env={key}={value}" for key, value in env.items()]
-    assert bind(fn, *args) == {"items": items, "env": env}
-
-
 @given(
     st.lists(
         st.sampled_from(["--msg", "--n", "-n", "x", "1", "--", "--no-f", "--f", "true", "--msg=", "-", ""])
@@ -497,3 +472,9 @@ def test_no_command_line_gives_anything_but_values_or_an_argument_error(args: li
         assert error.message  # noqa: PT017
     else:
         assert set(values) == {"rest", "msg", "n", "f", "items"}
+
+
+def test_a_parameter_called_no_something_keeps_its_name() -> None:
+    def fn(cache: bool = True, no_cache: bool = False) -> AppDef: ...
+
+    assert bind(fn, "--no-cache") == {"cache": True, "no_cache": True}

@@ -56,11 +56,6 @@ def test_defaults_are_not_shared() -> None:
     assert NULL_RESOURCE.capabilities == {}
 
 
-def test_retry_policy_is_a_text() -> None:
-    assert RetryPolicy("REPLICA") is RetryPolicy.REPLICA
-    assert RetryPolicy.ROLE == "ROLE"
-
-
 def test_overrides_are_resolved_once_when_read() -> None:
     calls: list[int] = []
 
@@ -71,19 +66,6 @@ def test_overrides_are_resolved_once_when_read() -> None:
     role = Role("r", "early", overrides={"image": image, "args": lambda: ["a"]})
     assert calls == []
     assert (role.image, role.image, role.args) == ("late", "late", ["a"])
-    assert calls == [1]
-
-
-def test_overrides_are_resolved_once_by_many_threads() -> None:
-    calls: list[int] = []
-    role = Role("r", "early", overrides={"image": lambda: calls.append(1) or "late"})  # type: ignore[func-returns-value]
-    seen: list[str] = []
-    threads = [threading.Thread(target=lambda: seen.append(role.image)) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == ["late"] * 16
     assert calls == [1]
 
 
@@ -175,3 +157,16 @@ def test_roles_that_are_none() -> None:
         validate_app(None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="roles is of type Role; it must be a list"):
         validate_app(AppDef("job", Role("r", "")))  # type: ignore[arg-type]
+
+
+def test_overrides_are_resolved_once_by_many_threads() -> None:
+    calls: list[int] = []
+    role = Role("r", "early", overrides={"image": lambda: calls.append(1) or "late"})  # type: ignore[func-returns-value]
+    seen: list[str] = []
+    threads = [threading.Thread(target=lambda: seen.append(role.image)) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == ["late"] * 16
+    assert calls == [1]

@@ -54,11 +54,6 @@ def test_what_is_no_macro_stays() -> None:
     assert VALUES.substitute("$app_id") == "app-1"
 
 
-@given(st.text().filter(lambda text: "$" not in text))
-def test_texts_without_dollar_stay(text: str) -> None:
-    assert VALUES.substitute(text) == text
-
-
 @given(st.text())
 def test_values_are_put_in_as_they_are(value: str) -> None:
     assert macros.Values("", value, "", "").substitute("<${app_id}>") == f"<{value}>"

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Optional
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shunter.errors import InvalidRunConfigException, OptionParseError
 from shunter.specs import option, runopt, runopts
-from shunter.specs.conversion import ConversionError, from_text, from_value, type_name
-from shunter.specs.options import as_mapping
+from shunter.specs.conversion import ConversionError, from_text
 
 
 class Colour(Enum):
@@ -89,37 +85,6 @@ def test_all_problems_are_reported_at_once() -> None:
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.parametrize(
-    ("type_", "value"),
-    [
-        (int, True),
-        (int, 1.5),
-        (bool, 1),
-        (str, 5),
-        (list[str], {"a": "b"}),
-        (dict[str, str], ["a"]),
-        (dict[str, str], {"a": 1}),
-        (list[int], ["1"]),
-        (float, True),
-    ],
-)
-def test_wrong_types_are_refused(type_: Any, value: object) -> None:
-    opts = runopts()
-    opts.add("o", type_, "an option")
-    with pytest.raises(InvalidRunConfigException, match="option 'o'"):
-        opts.resolve({"o": value})
-
-
-@pytest.mark.parametrize("word", ["true", "True", "yes", "on", "1", "Y"])
-def test_words_for_true(word: str) -> None:
-    assert OPTS.cfg_from_str(f"fast={word}") == {"fast": True}
-
-
-@pytest.mark.parametrize("word", ["false", "No", "off", "0", "n"])
-def test_words_for_false(word: str) -> None:
-    assert OPTS.cfg_from_str(f"fast={word}") == {"fast": False}
-
-
 def test_cfg_from_str() -> None:
     assert OPTS.cfg_from_str("") == {}
     assert OPTS.cfg_from_str("queue=a,b,priority=0x10,tags=x;y,labels=k:v") == {
@@ -192,15 +157,62 @@ def test_repr_lists_required_and_optional() -> None:
     assert "tags=TAGS (list[str], [])" in text
 
 
-def test_as_mapping() -> None:
-    assert as_mapping(None) == {}
-    given = {"a": 1}
-    assert as_mapping(given) == given
-    assert as_mapping(given) is not given
-    assert as_mapping(Opts("q"))["queue"] == "q"
-
-
 # ---- values of any type
+
+
+@dataclass
+class Pairs:
+    env: dict[str, str] | None = option("variables", default=None)  # noqa: RUF009 - a field
+    marks: list[dict[str, str]] | None = option("marks", default=None)  # noqa: RUF009 - a field
+    queue: str | None = option("the queue", default=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "cfg"),
+    [
+        ("env=A=1", {"env": {"A": "1"}}),
+        ("env=A=1,queue=q", {"env": {"A": "1"}, "queue": "q"}),
+        ("queue=q,env=A=x=y", {"env": {"A": "x=y"}, "queue": "q"}),
+        ("env='A=1,B=2',queue=q", {"env": {"A": "1", "B": "2"}, "queue": "q"}),
+        ("env='A=1','B=2'", {"env": {"A": "1", "B": "2"}}),
+        ("marks=a=b", {"marks": [{"a": "b"}]}),
+        ("marks=loss=l=([0-9.]+)", {"marks": [{"loss": "l=([0-9.]+)"}]}),
+        (
+            'marks=[{"Key": "a", "Value": "b=c,d"}],queue=q',
+            {"marks": [{"Key": "a", "Value": "b=c,d"}], "queue": "q"},
+        ),
+    ],
+)
+def test_options_of_pairs_take_pairs(text: str, cfg: dict[str, Any]) -> None:
+    assert runopts.from_dataclass(Pairs).cfg_from_str(text) == cfg
+
+
+def test_a_second_pair_is_not_taken_for_an_option() -> None:
+    with pytest.raises(OptionParseError, match="no option 'B'") as caught:
+        runopts.from_dataclass(Pairs).cfg_from_str("env=A=1,B=2")
+    assert "env='A=1,B=2'" in caught.value.hint
+    assert runopts.from_dataclass(Pairs).cfg_from_str("queue=a=b,B=2") == {"queue": "a=b", "B": "2"}
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (int, True),
+        (int, 1.5),
+        (bool, 1),
+        (str, 5),
+        (list[str], {"a": "b"}),
+        (dict[str, str], ["a"]),
+        (dict[str, str], {"a": 1}),
+        (list[int], ["1"]),
+        (float, True),
+    ],
+)
+def test_wrong_types_are_refused(type_: Any, value: object) -> None:
+    opts = runopts()
+    opts.add("o", type_, "an option")
+    with pytest.raises(InvalidRunConfigException, match="option 'o'"):
+        opts.resolve({"o": value})
 
 
 @pytest.mark.parametrize(
@@ -268,80 +280,3 @@ def test_from_text_refuses(tp: Any, text: str, problem: str) -> None:
     with pytest.raises(ConversionError) as caught:
         from_text(tp, text)
     assert problem in str(caught.value)
-
-
-def test_type_names() -> None:
-    names = [
-        type_name(tp)
-        for tp in (int, list[str], dict[str, int], int | None, Literal["a"], Colour, tuple[int, ...])
-    ]
-    assert names == ["int", "list[str]", "dict[str, int]", "int | None", "a", "RED|BLUE", "tuple[int, ...]"]
-
-
-scalars: list[tuple[Any, st.SearchStrategy[Any]]] = [
-    (int, st.integers()),
-    (float, st.floats(allow_nan=False)),
-    (bool, st.booleans()),
-    (Colour, st.sampled_from(Colour)),
-]
-
-
-@pytest.mark.parametrize(("tp", "strategy"), scalars)
-def test_scalars_come_back_from_text(tp: Any, strategy: st.SearchStrategy[Any]) -> None:
-    @given(strategy)
-    def check(value: Any) -> None:
-        text = value.name if isinstance(value, Enum) else str(value)
-        assert from_text(tp, text) == value
-
-    check()
-
-
-@given(st.lists(st.integers()), st.dictionaries(st.text(), st.integers()))
-def test_containers_come_back_from_json(items: list[int], pairs: dict[str, int]) -> None:
-    assert from_text(list[int], json.dumps(items)) == items
-    assert from_text(dict[str, int], json.dumps(pairs)) == pairs
-    assert from_value(list[int], items) == items
-
-
-@given(
-    st.text(), st.sampled_from([int, float, bool, list[int], dict[str, int], tuple[int, ...], Point, Colour])
-)
-def test_any_text_is_decoded_or_refused(text: str, tp: Any) -> None:
-    try:
-        from_text(tp, text)
-    except ConversionError as error:
-        assert str(error)  # noqa: PT017 - it need not be raised
-
-
-@dataclass
-class Pairs:
-    env: dict[str, str] | None = option("variables", default=None)  # noqa: RUF009 - a field
-    marks: list[dict[str, str]] | None = option("marks", default=None)  # noqa: RUF009 - a field
-    queue: str | None = option("the queue", default=None)
-
-
-@pytest.mark.parametrize(
-    ("text", "cfg"),
-    [
-        ("env=A=1", {"env": {"A": "1"}}),
-        ("env=A=1,queue=q", {"env": {"A": "1"}, "queue": "q"}),
-        ("queue=q,env=A=x=y", {"env": {"A": "x=y"}, "queue": "q"}),
-        ("env='A=1,B=2',queue=q", {"env": {"A": "1", "B": "2"}, "queue": "q"}),
-        ("env='A=1','B=2'", {"env": {"A": "1", "B": "2"}}),
-        ("marks=a=b", {"marks": [{"a": "b"}]}),
-        ("marks=loss=l=([0-9.]+)", {"marks": [{"loss": "l=([0-9.]+)"}]}),
-        (
-            'marks=[{"Key": "a", "Value": "b=c,d"}],queue=q',
-            {"marks": [{"Key": "a", "Value": "b=c,d"}], "queue": "q"},
-        ),
-    ],
-)
-def test_options_of_pairs_take_pairs(text: str, cfg: dict[str, Any]) -> None:
-    assert runopts.from_dataclass(Pairs).cfg_from_str(text) == cfg
-
-
-def test_a_second_pair_is_not_taken_for_an_option() -> None:
-    with pytest.raises(OptionParseError, match="no option 'B'") as caught:
-        runopts.from_dataclass(Pairs).cfg_from_str("env=A=1,B=2")
-    assert "env='A=1,B=2'" in caught.value.hint
-    assert runopts.from_dataclass(Pairs).cfg_from_str("queue=a=b,B=2") == {"queue": "a=b", "B": "2"}

@@ -12,38 +12,19 @@ from shunter.specs import (
     AppDef,
     BindMount,
     DeviceMount,
-    Resource,
     RetryPolicy,
     Role,
     VolumeMount,
     from_json,
     to_json,
 )
-from tests.specs.strategies import apps, mounts, resources, roles
+from tests.specs.strategies import apps
 
 
 @settings(deadline=None, max_examples=60)
 @given(apps)
 def test_an_app_survives_json(app: AppDef) -> None:
     assert from_json(AppDef, json.loads(json.dumps(to_json(app)))) == app
-
-
-@settings(deadline=None)
-@given(roles)
-def test_a_role_survives_json(role: Role) -> None:
-    assert from_json(Role, json.loads(json.dumps(to_json(role)))) == role
-
-
-@given(resources)
-def test_a_resource_survives_json(resource: Resource) -> None:
-    assert from_json(Resource, json.loads(json.dumps(to_json(resource)))) == resource
-
-
-@given(mounts)
-def test_a_mount_survives_json(mount: Any) -> None:
-    again = from_json(type(mount), json.loads(json.dumps(to_json(mount))))
-    assert again == mount
-    assert type(again) is type(mount)
 
 
 def test_the_json_is_plain_and_readable() -> None:
@@ -107,19 +88,10 @@ def test_what_does_not_fit_is_refused(cls: Any, data: Any, message: str) -> None
     assert getattr(caught.value, "exit_code", None) in (2, 3)
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, b"x"])
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, b"x", float("nan"), float("inf"), {1: "one", "1": "another"}]
+)
 def test_values_that_json_cannot_hold_are_refused(value: object) -> None:
     app = AppDef("a", [Role("r", "i", metadata={"k": [value]})])
     with pytest.raises(ConfigError, match=r"AppDef.roles\[0\].metadata\[k\]\[0\] cannot be written as JSON"):
         to_json(app)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_json_cannot_hold_are_refused(value: float) -> None:
-    with pytest.raises(ConfigError, match="cannot be written as JSON"):
-        to_json(AppDef("a", [Role("r", "i", metadata={"k": value})]))
-
-
-def test_keys_that_would_change_are_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot be written as JSON"):
-        to_json(AppDef("a", [Role("r", "i", metadata={"k": {1: "one", "1": "another"}})]))

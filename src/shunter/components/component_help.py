@@ -91,15 +91,13 @@ def _facts(parameter: Parameter) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return ",".join(_shown(item) for item in value)
+        return ",".join(map(_shown, value))
     if isinstance(value, dict):
         return ",".join(f"{key}={_shown(item)}" for key, item in value.items())
-    return str(value)
+    if isinstance(value, enum.Enum):
+        return value.name
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _metavar(parameter: Parameter) -> str:

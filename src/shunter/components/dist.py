@@ -7,8 +7,7 @@ import shlex
 
 from shunter.components.structured_arg import Nodes, StructuredJArgument, StructuredNameArgument
 from shunter.errors import ComponentArgumentError
-from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.macro_substitution import macros
+from shunter.specs.app import NO_IMAGE, AppDef, Role, macros
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
 
@@ -76,9 +75,6 @@ def ddp(
         debug: set variables that make PyTorch and NCCL report more
         tee: streams to print as well as to record: 0 none, 1 stdout, 2 stderr, 3 both
     """
-    if (script is None) == (m is None):
-        number = "both are" if script is not None else "neither is"
-        raise ComponentArgumentError(f"exactly one of --script and -m is needed; {number} given")
     names = StructuredNameArgument.parse_from(name, m=m, script=script)
     size = Nodes.parse(j)
     if not 0 <= rdzv_port <= 65535:

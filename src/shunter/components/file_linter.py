@@ -38,22 +38,17 @@ class SourceFile:
     """The functions of a file, in its order. ``message`` is set instead when it cannot be read or parsed."""
 
     def __init__(self, path: str) -> None:
-        self.functions: list[Function] = []
+        self.functions: dict[str, Function] = {}
         self.message: LinterMessage | None = None
         try:
             module = ast.parse(read_regular_file(path), path)
-            self.functions = [node for node in module.body if isinstance(node, Function)]
+            self.functions = {node.name: node for node in module.body if isinstance(node, Function)}
         except OSError as error:
             self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line, char = getattr(error, "lineno", 0) or 0, getattr(error, "offset", 0) or 0
             reason = getattr(error, "msg", None) or str(error) or "it is nested too deeply"
-            text = f"it does not parse: {reason}"
-            self.message = LinterMessage("SourceFile", text, line, char)
-
-    def function(self, name: str) -> Function | None:
-        """Return the last definition of a function."""
-        return next((node for node in reversed(self.functions) if node.name == name), None)
+            self.message = LinterMessage("SourceFile", f"it does not parse: {reason}", line, char)
 
 
 def component_functions(path: str | None) -> dict[str, str]:
@@ -62,20 +57,17 @@ def component_functions(path: str | None) -> dict[str, str]:
     Empty without a file, or if it does not parse.
     """
     return {
-        function.name: (ast.get_docstring(function) or "").partition("\n")[0].strip()
-        for function in (SourceFile(path).functions if path else ())
-        if not function.name.startswith("_") and _returns(function) == "AppDef"
+        name: (ast.get_docstring(function) or "").partition("\n")[0].strip()
+        for name, function in (SourceFile(path).functions.items() if path else ())
+        if not name.startswith("_") and _returns(function) == "AppDef"
     }
 
 
 def written_parameters(path: str, fn_name: str) -> list[Parameter]:
     """Return the parameters of a function as its source shows them, for completion, without ``*args``."""
-    function = SourceFile(path).function(fn_name)
-    return (
-        [Parameter(arg.arg, _type_for_completion(arg.annotation)) for arg in _named(function)]
-        if function
-        else []
-    )
+    function = SourceFile(path).functions.get(fn_name)
+    args = _named(function) if function else []
+    return [Parameter(arg.arg, _type_for_completion(arg.annotation)) for arg in args]
 
 
 def _type_for_completion(annotation: ast.expr | None) -> Any:
@@ -98,13 +90,11 @@ def validate(
     source = SourceFile(path)
     if source.message is not None:
         return [source.message]
-    function = source.function(component_function)
+    function = source.functions.get(component_function)
     if function is None:
-        known = [node.name for node in source.functions if not node.name.startswith("_")]
-        text = (
-            f"there is no function {component_function!r}. {did_you_mean(component_function, known)}".rstrip()
-        )
-        return [LinterMessage(_MISSING, text, 1, 0)]
+        known = [name for name in source.functions if not name.startswith("_")]
+        text = f"there is no function {component_function!r}. {did_you_mean(component_function, known)}"
+        return [LinterMessage(_MISSING, text.rstrip(), 1, 0)]
     messages: list[LinterMessage] = []
     for validator in [ArgTypeValidator(), ReturnTypeValidator()] if validators is None else validators:
         messages += validator.validate(function)  # type: ignore[arg-type]
@@ -118,13 +108,11 @@ def require_clean(path: str, fn_name: str) -> None:
         ComponentValidationException: the message has one line ``file:line: problem`` for each error.
     """
     errors = [message for message in validate(path, fn_name) if message.name != _MISSING]
+    place = os.path.relpath(path) if os.path.abspath(path).startswith(os.getcwd() + os.sep) else path
     if errors:
-        display_path = (
-            os.path.relpath(path) if os.path.abspath(path).startswith(os.getcwd() + os.sep) else path
-        )
         raise ComponentValidationException(
             f"the component {fn_name} cannot be used; {len(errors)} problem{'s' * (len(errors) > 1)}:\n"
-            + "\n".join(f"  {display_path}:{message.line}: {message.description}" for message in errors)
+            + "\n".join(f"  {place}:{message.line}: {message.description}" for message in errors)
         )
 
 
@@ -166,17 +154,18 @@ class ReturnTypeValidator(ComponentFunctionValidator):
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
         """Return what is wrong with what it returns."""
-        name, returns = app_specs_func_def.name, app_specs_func_def.returns
+        returns = app_specs_func_def.returns
+        place: ast.stmt | ast.expr = app_specs_func_def
         if isinstance(app_specs_func_def, ast.AsyncFunctionDef):
-            text = f"{name!r} is async; a component is a plain function (def)"
-            return [self._message(app_specs_func_def, text)]
-        if returns is None:
+            text = f"{app_specs_func_def.name!r} is async; a component is a plain function (def)"
+        elif returns is None:
             text = f"it has no return annotation; write -> {self.supported}"
-            return [self._message(app_specs_func_def, text)]
-        if _returns(app_specs_func_def) != self.supported:
+        elif _returns(app_specs_func_def) == self.supported:
+            return []
+        else:
+            place = returns
             text = f"its return annotation is {ast.unparse(returns)}; write -> {self.supported}"
-            return [self._message(returns, text)]
-        return []
+        return [self._message(place, text)]
 
 
 def _named(function: Function) -> list[ast.arg]:

@@ -24,10 +24,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from shunter.components import file_linter, train, user_code
-from shunter.components.component import Component
+from shunter.components.component import Component, guarded
 from shunter.components.file_linter import component_functions, written_parameters
 from shunter.components.parameters import Parameter
 from shunter.errors import (
@@ -51,12 +51,17 @@ _NO_PREFIX = re.compile(r"_\d*")
 
 @dataclass
 class ComponentInfo:
-    """An entry in the list of components. ``error`` says why the components of a plugin are not listed."""
+    """A component as it is listed, with its source, which is not imported for that.
+
+    ``error`` says why the components of a plugin are not listed.
+    """
 
     name: str
     summary: str
     origin: str
     error: str = ""
+    path: str = ""
+    function: str = ""
 
 
 def get_component(name: str) -> Component:
@@ -79,10 +84,22 @@ def get_component(name: str) -> Component:
     return component
 
 
+def list_components() -> list[ComponentInfo]:
+    """Return every builtin and every component behind an entry point, by name, with its summary.
+
+    Nothing of a plugin is imported. One whose source is not found gives one entry with an ``error``.
+    """
+    names = [f"{module}.{fn}" for module, functions in BUILTINS.items() for fn in functions]
+    infos = {name: ComponentInfo(name, _builtin(name).summary, "builtin") for name in names}
+    for point in entry_points("components"):
+        for info in _components_behind(point):
+            infos.setdefault(info.name, info)
+    return [infos[name] for name in sorted(infos)]
+
+
 def component_names() -> list[str]:
-    """Return all names, sorted, without importing a component: for completion and suggestions."""
-    names = {written.name for point in _entry_points() for written in _components_behind(point)}
-    return sorted(names.union(_builtin_names()))
+    """Return all names, sorted, without importing a plugin: for completion and suggestions."""
+    return [info.name for info in list_components() if not info.error]
 
 
 def names_in(place: str) -> list[str]:
@@ -101,27 +118,8 @@ def parameters_for_completion(name: str) -> Sequence[Parameter]:
         return written_parameters(_source_file(place), fn_name)
     if _is_path(name) or _is_builtin(name):
         return get_component(name).parameters
-    for point in _entry_points():
-        for written in _components_behind(point):
-            if written.name == name:
-                return written_parameters(written.path, written.function)
-    return []
-
-
-def list_components() -> list[ComponentInfo]:
-    """Return every builtin and every component behind an entry point, by name, with its summary.
-
-    Nothing of a plugin is imported. One whose source is not found gives one entry with an ``error``.
-    """
-    infos = {name: ComponentInfo(name, _builtin(name).summary, "builtin") for name in _builtin_names()}
-    for point in _entry_points():
-        module = point.value.partition(":")[0]
-        if _source_of(module) is None:
-            name = point.name if _prefix(point) else module
-            infos[name] = ComponentInfo(name, "", _origin(point), f"the source of {module} is not found")
-        for written in _components_behind(point):
-            infos.setdefault(written.name, ComponentInfo(written.name, written.summary, _origin(point)))
-    return [infos[name] for name in sorted(infos)]
+    infos = [info for info in list_components() if info.name == name]
+    return written_parameters(infos[0].path, infos[0].function) if infos else []
 
 
 def get_components() -> dict[str, Component]:
@@ -149,10 +147,6 @@ def _is_path(place: str) -> bool:
 def _is_builtin(name: str) -> bool:
     module, _, function = name.rpartition(".")
     return function in BUILTINS.get(module, ())
-
-
-def _builtin_names() -> list[str]:
-    return [f"{module}.{fn}" for module, functions in BUILTINS.items() for fn in functions]
 
 
 def _builtin(name: str) -> Component:
@@ -235,10 +229,6 @@ def _not_found(name: str) -> ComponentNotFoundException:
 # ---- entry points
 
 
-def _entry_points() -> list[EntryPoint]:
-    return entry_points("components")
-
-
 def _prefix(point: EntryPoint) -> str:
     return "" if _NO_PREFIX.fullmatch(point.name) else f"{point.name}."
 
@@ -248,72 +238,64 @@ def _origin(point: EntryPoint) -> str:
 
 
 def _from_entry_points(name: str) -> Component | None:
-    failures: list[ConfigError] = []
-    for point in _entry_points():
+    failure: ConfigError | None = None
+    for point in entry_points("components"):
         try:
             fn = _function_behind(point, name)
         except ConfigError as error:
-            failures.append(error)
+            failure = failure or error
             continue
         if fn is not None:
             path = getattr(getattr(fn, "__code__", None), "co_filename", "")
             if os.path.isfile(path):
                 file_linter.require_clean(path, fn.__name__)
             return Component(name, fn, origin=_origin(point))
-    if failures:
-        raise failures[0]
+    if failure is not None:
+        raise failure
     return None
 
 
 def _function_behind(point: EntryPoint, name: str) -> Callable[..., Any] | None:
     """Return the function of this name behind an entry point; imports only its module."""
+    prefix = _prefix(point)
+    *modules, fn_name = name.removeprefix(prefix).split(".")
+    value = ".".join([point.value, *modules])
     if ":" in point.value:
         if name != point.name:
             return None
-        fn = _load(point, point.value)
-        if not callable(fn):
-            raise ConfigError(f"the plugin {point.name} = {point.value} is not a function")
-    else:
-        prefix = _prefix(point)
-        *modules, fn_name = name.removeprefix(prefix).split(".")
-        module_name = ".".join([point.value, *modules])
-        if not name.startswith(prefix) or (modules and _source_of(module_name) is None):
-            return None
-        fn = getattr(_load(point, module_name), fn_name, None)
+        value = point.value
+    elif not name.startswith(prefix) or (modules and _source_of(value) is None):
+        return None
+    with guarded(f"loading the plugin {point.name} failed", value):
+        fn = EntryPoint(point.group, point.name, value).load()
+    if value != point.value or ":" not in value:
+        fn = getattr(fn, fn_name, None)
+    elif not callable(fn):
+        raise ConfigError(f"the plugin {point.name} = {point.value} is not a function")
     return fn if callable(fn) else None
 
 
-def _load(point: EntryPoint, value: str) -> Any:
-    with user_code.guarded(f"loading the plugin {point.name} failed", value):
-        return EntryPoint(point.group, point.name, value).load()
-
-
-class _WrittenComponent(NamedTuple):
-    """A component as its source shows it."""
-
-    name: str
-    path: str
-    function: str
-    summary: str
-
-
-def _components_behind(point: EntryPoint) -> Iterator[_WrittenComponent]:
+def _components_behind(point: EntryPoint) -> Iterator[ComponentInfo]:
     """Yield the components behind an entry point without importing them."""
     module, colon, attribute = point.value.partition(":")
     source = _source_of(module)
-    if colon:
+    if source is None:
+        name = point.name if colon or _prefix(point) else module
+        yield ComponentInfo(name, "", _origin(point), f"the source of {module} is not found")
+    elif colon:
         path = _source_file(module)
-        yield _WrittenComponent(point.name, path, attribute, component_functions(path).get(attribute, ""))
-    elif source is not None:
-        files = sorted(source.rglob("*.py")) if source.is_dir() else [source]
-        for file in files:
+        summary = component_functions(path).get(attribute, "")
+        yield ComponentInfo(point.name, summary, _origin(point), path=path, function=attribute)
+    else:
+        for file in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
             parts = [*file.relative_to(source).with_suffix("").parts] if file != source else []
             if parts[-1:] == ["__init__"]:
                 parts.pop()
-            if all(part.isidentifier() and not part.startswith("_") for part in parts):
-                prefix = _prefix(point) + "".join(f"{part}." for part in parts)
-                for function, summary in component_functions(str(file)).items():
-                    yield _WrittenComponent(prefix + function, str(file), function, summary)
+            if not all(part.isidentifier() and not part.startswith("_") for part in parts):
+                continue
+            for function, summary in component_functions(str(file)).items():
+                name = _prefix(point) + ".".join([*parts, function])
+                yield ComponentInfo(name, summary, _origin(point), path=str(file), function=function)
 
 
 def _source_of(module_name: str) -> Path | None:
@@ -336,9 +318,7 @@ def _source_of(module_name: str) -> Path | None:
 
 def _source_file(place: str) -> str:
     """Return the file of a component's place, which is a path or a module; "" if it is not found."""
-    if _is_path(place):
-        return os.path.expanduser(place)
-    source = _source_of(place)
+    source = Path(place).expanduser() if _is_path(place) else _source_of(place)
     if source is None:
         return ""
     return str(source / "__init__.py" if source.is_dir() else source)

@@ -1,4 +1,4 @@
-"""A function's signature, read as command line parameters."""
+"""A function's signature, read as the options of a command line."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import enum
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shunter.specs.conversion import (
     ConversionError,
     bare_type,
     container_of,
     from_value,
-    is_dict_type,
     is_enum,
-    is_list_type,
-    is_literal,
     is_optional,
-    is_path_type,
     is_union,
     snake_case,
     type_name,
@@ -30,17 +27,13 @@ SUPPORTED_TYPES = (
     "str, int, float, bool, Path, Literal, Enum, dataclasses, "
     "and list, dict, tuple, Optional and unions of those"
 )
-_SCALARS = (str, int, float, bool, object, type(None), Any, Ellipsis)
+_SCALARS = (str, int, float, bool, object, type(None), Any, Ellipsis, Path, PurePath)
 _ALIAS = re.compile(r"--?[A-Za-z][\w-]*")
 _EMPTY = inspect.Parameter.empty
 
 
-class SignatureError(Exception):
-    """A signature cannot be a command line; ``problems`` describes everything that is wrong with it."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
+class SignatureError(ValueError):
+    """A signature cannot be a command line; its arguments describe everything that is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ class Parameter:
     @property
     def is_repeatable(self) -> bool:
         """Whether its option can stand several times, the values being joined."""
-        return is_list_type(self.type) or is_dict_type(self.type)
+        return container_of(self.type) in (list, dict)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -89,8 +82,8 @@ class Parameter:
         bare = bare_type(self.type)
         if bare is bool:
             return ("true", "false")
-        if is_literal(bare):
-            return tuple(str(choice) for choice in get_args(bare))
+        if get_origin(bare) is Literal:
+            return tuple(map(str, get_args(bare)))
         return tuple(bare.__members__) if is_enum(bare) else ()
 
     @property
@@ -105,20 +98,56 @@ class Parameter:
         return (*dict.fromkeys(f"--{spelling}" for spelling in spellings), *self.aliases)
 
 
+class Options:
+    """The options of a component: which word means which parameter."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.parameters = {p.name: p for p in parameters if not p.is_varargs}
+        self.varargs = next((p for p in parameters if p.is_varargs), None)
+        self.aliases = {alias: p for p in self.parameters.values() for alias in p.aliases}
+        # exact names win
+        self.words = {snake_case(name): p for name, p in self.parameters.items()} | self.parameters
+
+    def by_name(self, name: str) -> Parameter | None:
+        """Return the parameter of a name as written in a configuration or in JSON."""
+        return self.words.get(name.replace("-", "_")) or self.words.get(snake_case(name))
+
+    def match(self, token: str) -> tuple[Parameter, str | None, bool] | None:
+        """Return parameter, attached value, and whether it is the ``--no-`` form, of a known option."""
+        head, equals, value = token.partition("=")
+        attached = value if equals else None
+        parameter = self.aliases.get(head) or (self.by_name(head[2:]) if head.startswith("--") else None)
+        if parameter is not None:
+            return parameter, attached, False
+        if head.startswith(("--no-", "--no_")):
+            parameter = self.by_name(head[5:])
+            return (parameter, attached, True) if parameter is not None and parameter.is_flag else None
+        letter = self.parameters.get(head[1:2]) if head.startswith("-") else None
+        if letter is None or (len(head) > 2 and not head[2].isdigit()):
+            return None
+        return letter, attached if len(head) == 2 else token[2:], False
+
+    def spellings(self) -> list[str]:
+        """Return the options as shown in suggestions."""
+        flags = [f"--no-{p.options[0].lstrip('-')}" for p in self.parameters.values() if p.is_flag]
+        return [p.options[0] for p in self.parameters.values()] + flags
+
+
 def read_parameters(fn: Callable[..., Any]) -> tuple[Parameter, ...]:
     """Read the parameters of a function.
 
     Raises:
         SignatureError: some are not annotated, or are of types that have no text; it lists them all.
     """
-    parameters, problems = [], []
+    parameters: list[Parameter] = []
+    problems: list[str] = []
     for raw in inspect.signature(fn).parameters.values():
         try:
-            parameters.append(read_parameter(raw.replace(annotation=_evaluated(fn, raw))))
+            parameters.append(_read_parameter(raw, _evaluated(fn, raw)))
         except SignatureError as error:
-            problems += error.problems
+            problems += error.args
     if problems:
-        raise SignatureError(problems)
+        raise SignatureError(*problems)
     return tuple(parameters)
 
 
@@ -133,37 +162,32 @@ def _evaluated(fn: Callable[..., Any], raw: inspect.Parameter) -> Any:
         if isinstance(error, NameError):
             reason = f"{error}; names imported under TYPE_CHECKING are not there when it runs"
         text = f"the annotation of {raw.name!r} cannot be read ({raw.annotation!r}): {reason}"
-        raise SignatureError([text]) from None
+        raise SignatureError(text) from None
 
 
-def read_parameter(raw: inspect.Parameter) -> Parameter:
-    """Read one parameter, whose annotation is a type.
-
-    Raises:
-        SignatureError: it is not annotated, its type has no text, or its default does not fit its type.
-    """
+def _read_parameter(raw: inspect.Parameter, annotation: Any) -> Parameter:
     if raw.kind is raw.VAR_KEYWORD:
-        raise SignatureError([f"**{raw.name} cannot be written on a command line"])
-    if raw.annotation is _EMPTY:
+        raise SignatureError(f"**{raw.name} cannot be written on a command line")
+    if annotation is _EMPTY:
         if raw.kind is raw.VAR_POSITIONAL:
             return Parameter(raw.name, str, kind=raw.kind)
-        raise SignatureError([f"the parameter {raw.name!r} has no type annotation"])
-    texts = [text for text in getattr(raw.annotation, "__metadata__", ()) if isinstance(text, str)]
+        raise SignatureError(f"the parameter {raw.name!r} has no type annotation")
+    texts = [text for text in getattr(annotation, "__metadata__", ()) if isinstance(text, str)]
     aliases = tuple(text for text in texts if _ALIAS.fullmatch(text))
     note = " ".join(text for text in texts if text not in aliases)
-    tp = _plain(raw.annotation)
+    tp = _plain(annotation)
     if raw.default is None and not is_optional(tp) and tp not in (Any, object):
         tp = Union[tp, None]  # noqa: UP007 - ``x: int = None`` means it
     misfit = next(_unsupported_parts(tp, ()), None)
     if misfit is not None:
         text = f"values of type {type_name(misfit)} cannot be given as arguments (use {SUPPORTED_TYPES})"
-        raise SignatureError([f"the parameter {raw.name!r}: {text}"])
-    if raw.default is not _EMPTY:
-        try:
+        raise SignatureError(f"the parameter {raw.name!r}: {text}")
+    try:
+        if raw.default is not _EMPTY:
             from_value(tp, raw.default)
-        except ConversionError as error:
-            text = f"the default of {raw.name!r} does not fit its type {type_name(tp)}: {error}"
-            raise SignatureError([text]) from None
+    except ConversionError as error:
+        text = f"the default of {raw.name!r} does not fit its type {type_name(tp)}: {error}"
+        raise SignatureError(text) from None
     return Parameter(raw.name, tp, raw.default, raw.kind, aliases, note)
 
 
@@ -183,9 +207,9 @@ def _plain(tp: Any) -> Any:
 
 def _unsupported_parts(tp: Any, outer: tuple[Any, ...]) -> Iterator[Any]:
     """Yield the types in a type for whose values no text can stand."""
-    if tp in _SCALARS or is_path_type(tp) or is_enum(tp) or tp in outer:
+    if tp in _SCALARS or is_enum(tp) or tp in outer:
         return
-    if is_literal(tp):
+    if get_origin(tp) is Literal:
         if not all(isinstance(choice, (str, int, enum.Enum, type(None))) for choice in get_args(tp)):
             yield tp
     elif is_dataclass(tp) and isinstance(tp, type):

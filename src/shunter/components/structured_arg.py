@@ -6,9 +6,9 @@ import os
 import warnings
 from dataclasses import dataclass
 
-from shunter.errors import ComponentArgumentError, ConfigError
+from shunter.errors import ComponentArgumentError
 from shunter.limits import MOST_REPLICAS, cut, whole_number
-from shunter.specs.resource_catalog import get_named_resources
+from shunter.specs.resource_catalog import get_named_resources, named_resources
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class StructuredNameArgument:
                 f"both the module {m} and the script {script} are to run", hint="Give one: -m or --script."
             )
         if not m and not script:
-            raise ComponentArgumentError(f"neither a script nor a module is given for the name {name!r}")
+            raise ComponentArgumentError(
+                "neither a script nor a module is given", hint="Give one: -m or --script."
+            )
         if not run and m:
             run = m.rpartition(".")[2]
         elif not run and script:
@@ -51,52 +53,6 @@ class StructuredNameArgument:
 
     def __str__(self) -> str:
         return f"{self.experiment_name}/{self.run_name}"
-
-
-@dataclass(frozen=True)
-class StructuredJArgument:
-    """A number of nodes, and of processes on each."""
-
-    nnodes: int
-    nproc_per_node: int
-
-    @staticmethod
-    def parse_from(h: str, j: str) -> StructuredJArgument:
-        """Parse ``NODESxPROCESSES``, or ``NODES`` with one process for each gpu of the resource ``h``.
-
-        Another number of processes than of gpus is warned of.
-
-        Raises:
-            ComponentArgumentError: it does not parse, or ``h`` has no gpus to count.
-            ConfigError: there is no resource ``h``.
-        """
-        nodes, times, processes = j.lower().partition("x")
-        if times:
-            size = StructuredJArgument(_count(nodes, j), _count(processes, j))
-            _compare(size, h)
-            return size
-        gpus = get_named_resources(h).gpu
-        if gpus < 1:
-            raise ComponentArgumentError(
-                f"-j {j}: the resource {h} has no gpus, so the number of processes is not known",
-                hint=f"Give it: -j {j}x1",
-            )
-        return StructuredJArgument(_count(nodes, j), gpus)
-
-    def __str__(self) -> str:
-        return f"{self.nnodes}x{self.nproc_per_node}"
-
-
-def _compare(size: StructuredJArgument, h: str) -> None:
-    """Warn if a node does not run one process for each of its gpus."""
-    try:
-        gpus = get_named_resources(h).gpu
-    except ConfigError:  # said where the resource is used
-        return
-    if gpus not in (0, size.nproc_per_node):
-        warnings.warn(
-            f"-j {size}: {size.nproc_per_node} processes on each node, and {h} has {gpus} gpus", stacklevel=3
-        )
 
 
 @dataclass(frozen=True)
@@ -125,6 +81,43 @@ class Nodes:
 
     def __str__(self) -> str:
         return f"{self.min_nodes}:{self.nodes}" if self.min_nodes is not None else str(self.nodes)
+
+
+@dataclass(frozen=True)
+class StructuredJArgument:
+    """A number of nodes, and of processes on each."""
+
+    nnodes: int
+    nproc_per_node: int
+
+    @staticmethod
+    def parse_from(h: str, j: str) -> StructuredJArgument:
+        """Parse ``NODESxPROCESSES``, or ``NODES`` with one process for each gpu of the resource ``h``.
+
+        Another number of processes than of gpus is warned of.
+
+        Raises:
+            ComponentArgumentError: it does not parse, or ``h`` has no gpus to count.
+            ConfigError: there is no resource ``h``.
+        """
+        nodes, times, processes = j.lower().partition("x")
+        if not times:
+            gpus = get_named_resources(h).gpu
+            if gpus < 1:
+                raise ComponentArgumentError(
+                    f"-j {j}: the resource {h} has no gpus, so the number of processes is not known",
+                    hint=f"Give it: -j {j}x1",
+                )
+            return StructuredJArgument(_count(nodes, j), gpus)
+        size = StructuredJArgument(_count(nodes, j), _count(processes, j))
+        known = named_resources.get(h)  # an unknown one is refused where the resource is used
+        if known is not None and known.gpu not in (0, size.nproc_per_node):
+            text = f"-j {size}: {size.nproc_per_node} processes on each node, and {h} has {known.gpu} gpus"
+            warnings.warn(text, stacklevel=2)
+        return size
+
+    def __str__(self) -> str:
+        return f"{self.nnodes}x{self.nproc_per_node}"
 
 
 def _count(text: str, j: str) -> int:

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from shunter.errors import ConfigError
 from shunter.metric_search import check_definition
-from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.macro_substitution import macros
+from shunter.specs.app import NO_IMAGE, AppDef, Role, macros
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
 from shunter.specs.training import METADATA_KEY, TOOLKIT_KEY

@@ -11,68 +11,36 @@ import hashlib
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
-from stat import S_ISREG
 from types import ModuleType
 
 from shunter import torchx_alias
-from shunter.errors import ComponentNotFoundException, ConfigError, ShunterError
+from shunter.components.component import guarded
+from shunter.errors import ComponentNotFoundException
 
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
-@contextmanager
-def guarded(attempt: str, path: str) -> Iterator[None]:
-    """Run user code: its output goes to stderr, its exceptions become errors that say where.
-
-    Raises:
-        ConfigError: the code raised anything but a `ShunterError`.
-    """
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    except ShunterError:
-        raise
-    except (Exception, SystemExit) as error:
-        where = _line_in(error, path)
-        raise ConfigError(f"{attempt}: {type(error).__name__}: {error}{where}") from error
-
-
-def _line_in(error: BaseException, path: str) -> str:
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename}:{error.lineno})"
-    lines = [
-        line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == path
-    ]
-    return f" ({path}:{lines[-1]})" if lines else f" ({path})"
-
-
 def load_file(path: str) -> ModuleType:
-    """Import a file; again only if it has changed.
+    """Import an existing file; again only if it has changed.
 
     Raises:
-        ComponentNotFoundException: there is no such file.
-        ConfigError: it cannot be read or raises when it is imported.
+        ConfigError: it raises when it is imported.
     """
     path = os.path.realpath(path)
-    try:
-        stat = os.stat(path)
-    except OSError as error:
-        raise ComponentNotFoundException(f"cannot read {path}: {error.strerror}") from None
-    if not S_ISREG(stat.st_mode):
-        raise ComponentNotFoundException(f"cannot read {path}: it is not a regular file")
+    stat = os.stat(path)
     stamp = (stat.st_mtime_ns, stat.st_size)
-    if path in _loaded and _loaded[path][0] == stamp:
-        return _loaded[path][1]
-    root, name = _module_name(path)
-    with guarded(f"importing {path} failed", path), _importing_from(root):
-        module = _import(path, name)
-    _loaded[path] = (stamp, module)
-    return module
+    if path not in _loaded or _loaded[path][0] != stamp:
+        root, name = _module_name(path)
+        with guarded(f"importing {path} failed", path), _importing_from(root):
+            importlib.invalidate_caches()
+            sys.modules.pop(name, None)
+            module = importlib.import_module(name) if name else _import_by_path(path)
+        _loaded[path] = (stamp, module)
+    return _loaded[path][1]
 
 
 def load_module(name: str) -> ModuleType:
@@ -95,7 +63,7 @@ def load_module(name: str) -> ModuleType:
 
 
 def _module_name(path: str) -> tuple[str, str]:
-    """Return the directory to import from, and the dotted name that the file has there."""
+    """Return the directory to import from, and the dotted name of the file there; "" if it cannot have it."""
     root, filename = os.path.split(path)
     parts = [filename.removesuffix(".py")]
     while os.path.isfile(os.path.join(root, "__init__.py")) and os.path.basename(root).isidentifier():
@@ -103,54 +71,28 @@ def _module_name(path: str) -> tuple[str, str]:
         parts.insert(0, package)
     if parts[-1] == "__init__":
         parts.pop()
-    name = ".".join(parts)
-    if all(part.isidentifier() for part in parts) and _is_free(name, path, root):
-        return root, name
-    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
-    stem = "".join(char if char.isalnum() else "_" for char in parts[-1])
-    return root, f"component_{stem}_{digest}"
+    is_importable = filename.endswith(".py") and all(part.isidentifier() for part in parts)
+    return root, ".".join(parts) if is_importable and _is_free(parts[0], root) else ""
 
 
-def _is_free(name: str, path: str, root: str) -> bool:
-    """Tell whether the name does not collide with another module."""
-    top = name.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return False
-    if name in sys.modules:
-        return _file_of(sys.modules[name]) == path
-    if top in sys.modules:
-        file = _file_of(sys.modules[top])
-    else:
-        spec = PathFinder.find_spec(top)
-        file = os.path.realpath(spec.origin) if spec and spec.origin else ""
-    return file in ("", os.path.join(root, top, "__init__.py"), os.path.join(root, f"{top}.py"))
+def _is_free(name: str, root: str) -> bool:
+    """Tell whether no module from elsewhere has a name."""
+    loaded = sys.modules.get(name)
+    spec = getattr(loaded, "__spec__", None) if loaded else PathFinder.find_spec(name)
+    if name in sys.stdlib_module_names or spec is None or spec.origin is None:
+        return name not in sys.stdlib_module_names and loaded is None
+    files = (os.path.join(root, name, "__init__.py"), os.path.join(root, f"{name}.py"))
+    return os.path.realpath(spec.origin) in files
 
 
-def _file_of(module: ModuleType) -> str:
-    file = getattr(module, "__file__", None)
-    return os.path.realpath(file) if file else "built in"
-
-
-def _import(path: str, name: str) -> ModuleType:
-    importlib.invalidate_caches()
-    parent, _, leaf = name.rpartition(".")
-    package = importlib.import_module(parent) if parent else None
+def _import_by_path(path: str) -> ModuleType:
+    """Import a file under a name of its own, from which what it defines cannot be imported elsewhere."""
+    name = f"component_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
-    module = module_from_spec(spec)
-    before = sys.modules.get(name)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        if before is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = before
-        raise
-    if package is not None:
-        setattr(package, leaf, module)  # as an import statement does
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 

@@ -12,10 +12,9 @@ from shunter.errors import ConfigError
 from shunter.plugins import entry_points
 from shunter.runner.config import tracker_variable
 from shunter.schedulers.api import Dependency, Scheduler
-from shunter.specs.app import NO_IMAGE, AppDef, Role, validate_app
+from shunter.specs.app import NO_IMAGE, AppDef, Role, macros, validate_app
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
-from shunter.specs.macro_substitution import macros
 from shunter.specs.serialize import to_json
 from shunter.specs.submission import Submission
 from shunter.specs.training import METADATA_KEY

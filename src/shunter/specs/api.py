@@ -9,10 +9,9 @@ from shunter.errors import (
     UnknownAppException,
     UnknownSchedulerException,
 )
-from shunter.specs.app import MISSING, AppDef, RetryPolicy, Role
+from shunter.specs.app import MISSING, AppDef, RetryPolicy, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
-from shunter.specs.macro_substitution import macros
 from shunter.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from shunter.specs.options import CfgVal, runopt, runopts
 from shunter.specs.resources import NULL_RESOURCE, Resource

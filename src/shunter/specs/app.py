@@ -1,11 +1,14 @@
-"""What a job is: an application of roles, each a number of equal replicas."""
+"""What a job is: an application of roles, each a number of equal replicas; and the macros in it."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
+from string import Template
 from threading import RLock
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -18,6 +21,7 @@ from shunter.limits import (
     MOST_REPLICAS,
     MOST_RETRIES,
 )
+from shunter.specs.conversion import is_union, types_of
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.mounts import Mount
 from shunter.specs.resources import NULL_RESOURCE, Resource
@@ -99,38 +103,85 @@ class Role:
 _override_lock = RLock()
 
 
-class _Resolved:
-    """The value of an override, stored in place of its source, since roles may share their overrides."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __call__(self) -> Any:
-        return self.value
-
-
 def _override_value(overrides: dict[str, Any], name: str) -> Any:
-    """Return the value of an override, whose function is called (or coroutine awaited) once."""
+    """Return the value of an override, whose function is called (or coroutine awaited) once.
+
+    The value replaces its source, since roles may share their overrides.
+    """
     with _override_lock:
         source = overrides[name]
-        if not isinstance(source, _Resolved):
-            value = source() if callable(source) else source
-            if inspect.isawaitable(value):
-                value = _awaited(value)
-            source = overrides[name] = _Resolved(value)
-        return source.value
+        value = source() if callable(source) else source
+        if inspect.isawaitable(value):
+            value = _awaited(value)
+        overrides[name] = lambda: value
+        return value
 
 
 def _awaited(awaitable: Awaitable[Any]) -> Any:
     """Return the result of a coroutine. It gets a thread of its own, as this one may run an event loop."""
     import asyncio  # which is heavy
-    from concurrent.futures import ThreadPoolExecutor
 
     async def wait() -> Any:
         return await awaitable
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, wait()).result()
+
+
+class macros:
+    """The macros. Write ``macros.app_id`` (that is, ``${app_id}``) where its value belongs.
+
+    They are substituted in a role's ``args``, the values of its ``env`` and the strings in its
+    ``metadata``. Substitution turns ``$$`` into ``$`` and leaves unknown ``${names}`` alone.
+
+    Attributes:
+        img_root: directory at which the image's files are found.
+        app_id: id of the job on its scheduler.
+        replica_id: index of the replica in its role.
+        rank0_env: *name* of the environment variable that holds the host of the first replica.
+        base_img_root: always "DEPRECATED".
+    """
+
+    img_root = "${img_root}"
+    base_img_root = "${base_img_root}"
+    app_id = "${app_id}"
+    replica_id = "${replica_id}"
+    rank0_env = "${rank0_env}"
+
+    @dataclass
+    class Values:
+        """What the macros stand for in one replica."""
+
+        img_root: str
+        app_id: str
+        replica_id: str
+        rank0_env: str
+        base_img_root: str = "DEPRECATED"
+
+        def apply(self, role: Role) -> Role:
+            """Return a copy of the role with the macros substituted. Both share their overrides."""
+            # overrides may be coroutines, which cannot be copied
+            applied = deepcopy(role, {id(role.overrides): role.overrides} if role.overrides else {})
+            for name in ("args", "env", "metadata"):
+                setattr(applied, name, self._substitute_nested(getattr(role, name)))
+            return applied
+
+        def substitute(self, arg: str) -> str:
+            """Return the text with the macros substituted."""
+            return Template(arg).safe_substitute(vars(self))
+
+        def to_dict(self) -> dict[str, str]:
+            """Return the values by macro name."""
+            return dict(vars(self))
+
+        def _substitute_nested(self, value: Any) -> Any:
+            if isinstance(value, str):
+                return self.substitute(value)
+            if isinstance(value, dict):
+                return {key: self._substitute_nested(item) for key, item in value.items()}
+            if isinstance(value, (list, tuple)):
+                return type(value)(self._substitute_nested(item) for item in value)
+            return value
 
 
 @dataclass
@@ -150,7 +201,8 @@ def validate_app(app: AppDef) -> None:
     """
     if not isinstance(app, AppDef):
         raise ConfigError(f"the job is {_type_of(app)}; it must be an AppDef")
-    problems = [text for name, cls in _APP_TYPES.items() for text in _misfits(name, getattr(app, name), cls)]
+    types = {"name": str, "metadata": dict, "roles": list[Role]}
+    problems = [text for name, tp in types.items() for text in _misfits(name, getattr(app, name), tp)]
     if not problems:
         problems = [f"role {role.name!r}: {text}" for role in app.roles for text in _role_misfits(role)]
     refuse(f"the job {app.name!r} is not complete", problems or _app_problems(app))
@@ -158,51 +210,33 @@ def validate_app(app: AppDef) -> None:
 
 # ---- values of the wrong type: components are plain Python, so nothing else has checked them
 
-_APP_TYPES: dict[str, Any] = {"name": str, "metadata": dict, "roles": list[Role]}
-_ROLE_TYPES: dict[str, Any] = {
-    "name": str,
-    "image": str,
-    "entrypoint": str,
-    "args": list[str],
-    "env": dict[str, str],
-    "num_replicas": int,
-    "min_replicas": int,
-    "max_retries": int,
-    "retry_policy": RetryPolicy,
-    "resource": Resource,
-    "port_map": dict[str, int],
-    "metadata": dict,
-    "mounts": list[Mount],
-}
-_RESOURCE_TYPES: dict[str, Any] = {
-    "cpu": float,
-    "gpu": float,
-    "memMB": float,
-    "capabilities": dict,
-    "devices": dict[str, int],
-}
 _WORDS: dict[Any, str] = {
     str: "a text",
+    str | None: "a text",
     int: "a whole number",
+    int | None: "a whole number",
     float: "a number",
     Mount: "a mount (see parse_mounts)",
 }
 
 
 def _role_misfits(role: Role) -> Iterator[str]:
-    for name, cls in _ROLE_TYPES.items():
-        if name != "min_replicas" or role.min_replicas is not None:
-            yield from _misfits(name, getattr(role, name), cls)
+    for name, tp in types_of(Role).items():
+        if name not in ("overrides", "workspace"):
+            yield from _misfits(name, getattr(role, name), tp)
     if isinstance(role.resource, Resource):
-        for name, cls in _RESOURCE_TYPES.items():
-            yield from _misfits(name, getattr(role.resource, name), cls)
+        for name, tp in types_of(Resource).items():
+            # there are parts of cpus and gpus
+            yield from _misfits(name, getattr(role.resource, name), float if tp is int else tp)
 
 
 def _misfits(name: str, value: Any, tp: Any) -> Iterator[str]:
-    """Yield what in a value is not of a type: of a class, ``list[...]`` or ``dict[str, ...]``."""
-    parts = () if tp is Mount else get_args(tp)
+    """Yield what in a value is not of a type: a class, a union of classes, ``list[...]``, ``dict[...]``."""
+    parts = () if is_union(tp) else get_args(tp)
     cls = get_origin(tp) if parts else tp
     accepted: Any = {list: (list, tuple), float: (float, int)}.get(cls, cls)
+    if cls in (Any, object):
+        return
     if not isinstance(value, accepted) or (cls is int and isinstance(value, bool)):
         yield f"{name} is {_type_of(value)}; it must be {_WORDS.get(cls) or f'a {cls.__name__}'}"
     elif cls is list:

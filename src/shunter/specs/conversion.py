@@ -2,11 +2,19 @@
 
 One decoder serves component arguments, scheduler options and the specs read back from JSON, so that a
 type means the same wherever a person writes a value of it.
+
+Lists are written ``a,b`` or ``a;b``, dicts ``k=v,k2=v2``. Of the separators between two ``=`` the last one
+separates pairs, so ``FOO=a,b,BAR=c`` reads FOO = "a,b" and BAR = "c". A ``;`` separates pairs only if a name
+and ``=`` follow it; every other ``;`` belongs to the value, as in ``LOSS=loss=(.*);``. An ``=`` without a
+separator before it belongs to the value: ``URL=http://h?a=1`` is one pair. Quotes protect separators, and so
+does JSON: a value that begins with ``[`` or ``{``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import functools
 import json
 import os
 import re
@@ -18,11 +26,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shunter.errors import OptionParseError, did_you_mean
 from shunter.limits import cut
-from shunter.specs.pairs import parse_dict, parse_pairs, split_items, unquote
 
 TRUE_WORDS = frozenset({"true", "yes", "on", "1", "t", "y"})
 FALSE_WORDS = frozenset({"false", "no", "off", "0", "f", "n"})
 
+#: Takes a type and a text or value, and returns the value of that type.
 Decoder = Callable[[Any, Any], Any]
 
 
@@ -43,25 +51,18 @@ def snake_case(name: str) -> str:
 
 # ---- questions about types
 
+#: The types of a dataclass's fields, by name.
+types_of = functools.cache(get_type_hints)
+
 
 def is_union(tp: Any) -> bool:
     """Tell whether a type is a union, written either way."""
     return get_origin(tp) in (Union, types.UnionType)
 
 
-def is_literal(tp: Any) -> bool:
-    """Tell whether a type is a ``typing.Literal``."""
-    return get_origin(tp) is Literal
-
-
 def is_enum(tp: Any) -> bool:
     """Tell whether a type is an enumeration."""
     return isinstance(tp, type) and issubclass(tp, enum.Enum)
-
-
-def is_path_type(tp: Any) -> bool:
-    """Tell whether a type is `pathlib.Path` or its base."""
-    return tp in (Path, PurePath)
 
 
 def is_optional(tp: Any) -> bool:
@@ -114,19 +115,23 @@ def list_item_type(tp: Any) -> Any:
     return (get_args(bare_type(tp)) or (str,))[0]
 
 
+def holds_pairs(tp: Any) -> bool:
+    """Tell whether values of a type are written as pairs, or are lists of such values."""
+    inner = bare_type(list_item_type(tp) if is_list_type(tp) else tp)
+    return is_dict_type(inner) or is_dataclass(inner)
+
+
 def type_name(tp: Any) -> str:
     """Return a type as people write it."""
     args = get_args(tp)
     if is_union(tp):
         return " | ".join(map(type_name, args))
-    if is_literal(tp):
+    if get_origin(tp) is Literal:
         return "|".join(map(str, args))
     if is_enum(tp):
         return "|".join(tp.__members__)
-    if tp is type(None):
-        return "None"
-    if tp is Ellipsis:
-        return "..."
+    if tp in (type(None), Ellipsis):
+        return "None" if tp is type(None) else "..."
     if args:
         cls = container_of(tp) or get_origin(tp)
         return f"{getattr(cls, '__name__', cls)}[{', '.join(map(type_name, args))}]"
@@ -167,16 +172,14 @@ def from_text(tp: Any, text: str) -> Any:
         return _first_fit(tp, sorted(members, key=lambda member: member is str), text, from_text)
     if not is_container_type(tp):
         return _scalar_from_text(tp, text)
-    if text.lstrip().startswith(("[", "{")):
-        try:
-            return from_value(tp, json.loads(text))
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ConversionError(f"{text[:200]!r} is not JSON: {error}") from None
     try:
-        parts = _parts(tp, text)
+        if text.lstrip().startswith(("[", "{")):
+            return from_value(tp, json.loads(text))
+        return _container(tp, _parts(tp, text), from_text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConversionError(f"{text[:200]!r} is not JSON: {error}") from None
     except OptionParseError as error:
         raise ConversionError(error.message) from None
-    return _filled(tp, parts, from_text)
 
 
 def from_value(tp: Any, value: Any) -> Any:
@@ -187,11 +190,10 @@ def from_value(tp: Any, value: Any) -> Any:
     """
     if is_union(tp):
         return _first_fit(tp, get_args(tp), value, from_value)
-    container = container_of(tp)
-    if (container in (list, tuple) and isinstance(value, (list, tuple))) or (
-        (container is dict or is_dataclass(tp)) and isinstance(value, Mapping)
-    ):
-        return _filled(tp, value, from_value)
+    if container_of(tp) in (list, tuple) and isinstance(value, (list, tuple)):
+        return _container(tp, value, from_value)
+    if (container_of(tp) is dict or is_dataclass(tp)) and isinstance(value, Mapping):
+        return _container(tp, value, from_value)
     return _checked_scalar(tp, value)
 
 
@@ -208,49 +210,38 @@ def _first_fit(tp: Any, members: Sequence[Any], value: Any, decode: Decoder) -> 
     raise ConversionError(f"{value!r} must be one of {type_name(bare_type(tp))}")
 
 
-def _filled(tp: Any, parts: Any, decode: Decoder) -> Any:
+def _container(tp: Any, parts: Any, decode: Decoder) -> Any:
     """Return a list, tuple, dict or dataclass with its parts decoded."""
     container = container_of(tp)
+    args = get_args(tp)
+    if container is None:
+        return _dataclass(tp, parts, decode)
     if container is dict:
-        key_type, value_type = get_args(tp) or (Any, Any)
+        key_type, value_type = args or (Any, Any)
         return {
             _at(f"key {key!r}", decode, key_type, key): _at(f"[{key}]", decode, value_type, part)
             for key, part in parts.items()
         }
-    if container is None:
-        return _make_dataclass(tp, parts, decode)
-    place = "item {}" if decode is from_text else "[{}]"
-    first = 1 if decode is from_text else 0
-    items = _item_types(tp, len(parts)) if container is tuple else [_item_type(tp)] * len(parts)
+    types_of_items: Sequence[Any] = args
+    if container is list or not args or args[-1] is Ellipsis:
+        types_of_items = [args[0] if args else Any] * len(parts)
+    elif len(args) != len(parts):
+        raise ConversionError(f"{len(parts)} values where {type_name(tp)} takes {len(args)}")
     return container(
-        _at(place.format(index), decode, item, part)
-        for index, (item, part) in enumerate(zip(items, parts, strict=True), first)
+        _at(f"item {index + 1}" if decode is from_text else f"[{index}]", decode, item_type, part)
+        for index, (item_type, part) in enumerate(zip(types_of_items, parts, strict=True))
     )
 
 
-def _item_type(tp: Any) -> Any:
-    return (get_args(tp) or (Any,))[0]
-
-
-def _item_types(tp: Any, count: int) -> Sequence[Any]:
-    """Return the types of a tuple's items."""
-    args = get_args(tp) or (Any, Ellipsis)
-    if len(args) == 2 and args[1] is Ellipsis:
-        return [args[0]] * count
-    if len(args) != count:
-        raise ConversionError(f"{count} values where {type_name(tp)} takes {len(args)}")
-    return args
-
-
-def _make_dataclass(tp: Any, parts: Mapping[str, Any], decode: Decoder) -> Any:
+def _dataclass(tp: Any, parts: Mapping[str, Any], decode: Decoder) -> Any:
     init_fields = {field.name: field for field in fields(tp) if field.init}
     for name in parts:
         if name not in init_fields:
             raise ConversionError(
                 f"{tp.__name__} has no field {name!r}. {did_you_mean(str(name), init_fields)}"
             )
-    hints = get_type_hints(tp)
-    values = {name: _at(name, decode, hints[name], part) for name, part in parts.items()}
+    field_types = types_of(tp)
+    values = {name: _at(name, decode, field_types[name], part) for name, part in parts.items()}
     missing = [name for name, field in init_fields.items() if name not in values and not has_default(field)]
     if missing:
         raise ConversionError(f"{tp.__name__} needs {', '.join(missing)}")
@@ -265,47 +256,7 @@ def _at(place: str, decode: Decoder, tp: Any, value: Any) -> Any:
         raise ConversionError(error.problem, path) from None
 
 
-# ---- how containers are typed
-
-
-def _parts(tp: Any, text: str) -> Any:
-    """Split the text of a container into the texts of its parts."""
-    container = container_of(tp)
-    if container is tuple:
-        return split_items(text)
-    if container is list:
-        item = _item_type(tp)
-        # values of pairs hold any ";", such as regular expressions do
-        return (
-            split_items(text, ",")
-            if is_dict_type(item) or is_dataclass(bare_type(item))
-            else split_items(text)
-        )
-    if container is None:
-        return {name: unquote(value) for name, value in parse_pairs(text).items()}
-    sign = next((char for char in text if char in "=:"), "")
-    if not text.strip():
-        return {}
-    if sign == ":":
-        return dict(_colon_pair(item) for item in split_items(text))
-    if not sign and is_optional((get_args(tp) or (Any, Any))[1]):
-        return dict.fromkeys(split_items(text), "None")
-    return parse_dict(text)
-
-
-def _colon_pair(item: str) -> tuple[str, str]:
-    key, colon, value = item.partition(":")
-    if not colon or not key:
-        raise ConversionError(f"{item!r} is not of the form key:value")
-    return key.strip(), unquote(value.strip())
-
-
-# ---- scalars
-
-
 def _scalar_from_text(tp: Any, text: str) -> Any:
-    if tp in (str, Any, object):
-        return text
     if tp is bool:
         if text.lower() in TRUE_WORDS | FALSE_WORDS:
             return text.lower() in TRUE_WORDS
@@ -316,20 +267,31 @@ def _scalar_from_text(tp: Any, text: str) -> Any:
         except ValueError:
             kind = "an integer" if tp is int else "a number"
             raise ConversionError(f"{cut(text)!r} is not {kind}") from None
-    if is_literal(tp):
+    if tp is type(None) and text in ("", "None"):
+        return None
+    return _checked_scalar(tp, text)
+
+
+def _checked_scalar(tp: Any, value: Any) -> Any:
+    if tp in (Any, object):
+        return value
+    if get_origin(tp) is Literal:
         choices = {str(choice): choice for choice in get_args(tp)}
-        if text in choices:
-            return choices[text]
-        raise ConversionError(f"{text!r} is not a valid value. {did_you_mean(text, choices)}")
+        if str(value) in choices:
+            return choices[str(value)]
+        raise ConversionError(f"{value!r} is not a valid value. {did_you_mean(str(value), choices)}")
     if is_enum(tp):
-        return _enum_member(tp, text)
-    if is_path_type(tp):
-        return tp(os.path.expanduser(text))
-    if tp is type(None):
-        if text in ("", "None"):
-            return None
-        raise ConversionError(f"{text!r} is not None")
-    raise ConversionError(f"values of type {type_name(tp)} cannot be written as text")
+        return value if isinstance(value, tp) else _enum_member(tp, str(value))
+    if tp in (Path, PurePath) and isinstance(value, str):
+        return tp(os.path.expanduser(value))
+    if tp is float and isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConversionError("the number is too large") from None
+    if isinstance(tp, type) and isinstance(value, tp) and (tp is bool or not isinstance(value, bool)):
+        return value
+    raise ConversionError(f"{value!r} is not of type {type_name(tp)}")
 
 
 def _enum_member(tp: type[enum.Enum], text: str) -> enum.Enum:
@@ -341,21 +303,117 @@ def _enum_member(tp: type[enum.Enum], text: str) -> enum.Enum:
     raise ConversionError(f"{text!r} is not a valid value. {did_you_mean(text, tp.__members__)}")
 
 
-def _checked_scalar(tp: Any, value: Any) -> Any:
-    if tp in (Any, object):
-        return value
-    if is_literal(tp):
-        if value in get_args(tp):
-            return value
-    elif is_enum(tp):
-        return value if isinstance(value, tp) else _enum_member(tp, str(value))
-    elif is_path_type(tp) and isinstance(value, str):
-        return tp(os.path.expanduser(value))
-    elif tp is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            raise ConversionError("the number is too large") from None
-    elif isinstance(tp, type) and isinstance(value, tp) and (tp is bool or not isinstance(value, bool)):
-        return value
-    raise ConversionError(f"{value!r} is not of type {type_name(tp)}")
+# ---- how containers are typed
+
+_DELIMITERS = ",;"
+_EXAMPLE = "Example: queue=gpu,tags='a=b,c=d',items=x,y (quote a value that holds both ',' and '=')."
+#: A quote or a bracket that begins a value; not the apostrophe in "don't".
+_PROTECTED = re.compile(r"""(?:^|[=,;:])\s*(?P<quote>['"])|(?:^|=)\s*[\[{]""")
+#: Ends a pair: the last separator before an "=", and before a plain name if it is a ";".
+_END_OF_PAIR = re.compile(r",(?=[^,;=]*=)|;(?=\s*[\w./:-]+\s*=)")
+
+
+def _parts(tp: Any, text: str) -> Any:
+    """Split the text of a container into the texts of its parts."""
+    container = container_of(tp)
+    if container in (list, tuple):
+        # values of pairs hold any ";", such as regular expressions do
+        return split_items(text, "," if holds_pairs(tp) else _DELIMITERS)
+    if container is None:
+        return {name: unquote(value) for name, value in parse_pairs(text).items()}
+    sign = next((char for char in text if char in "=:"), "")
+    if sign == ":":
+        pairs = [item.partition(":") for item in split_items(text)]
+        for key, colon, value in pairs:
+            if not colon or not key:
+                raise ConversionError(f"{key + colon + value!r} is not of the form key:value")
+        return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
+    if not sign and is_optional((get_args(tp) or (Any, Any))[1]):
+        return dict.fromkeys(split_items(text), "None")
+    return parse_dict(text)
+
+
+def parse_pairs(text: str) -> dict[str, str]:
+    """Split ``k=v,k2=v2`` into raw values; quotes are kept for `split_items` and `unquote`.
+
+    Raises:
+        OptionParseError: a key or a separator is missing, a quote is open, or a key stands twice.
+    """
+    if not text.strip():
+        return {}
+    masked = _masked(text)
+    if "=" not in masked:
+        raise OptionParseError(f"{text!r} holds no '='", hint=_EXAMPLE)
+    pairs: dict[str, str] = {}
+    for start, end in _spans(masked, _END_OF_PAIR):
+        equals = masked.find("=", start, end)
+        key = text[start:equals].strip()
+        if equals < 0 or not key or any(d in key for d in _DELIMITERS):
+            at = (equals if equals >= 0 else start) + 1
+            raise OptionParseError(f"{text!r}, character {at}: no key before '='", hint=_EXAMPLE)
+        if key in pairs:
+            raise OptionParseError(f"{text!r}: {key!r} is given twice", hint=_EXAMPLE)
+        pairs[key] = text[equals + 1 : end].strip()
+    return pairs
+
+
+def parse_dict(text: str) -> dict[str, str]:
+    """Read the pairs of one dict, ``k=v,k2=v2``; values may hold ``=``, pairs and the whole may be quoted.
+
+    Raises:
+        OptionParseError: a key or a separator is missing, a quote is open, or a key stands twice.
+    """
+    text = text.strip()
+    pairs: dict[str, str] = {}
+    for part in split_items(text) if text[:1] in ("'", '"') else [text]:
+        for key, value in parse_pairs(part).items():
+            if key in pairs:
+                raise OptionParseError(f"{text!r}: {key!r} is given twice", hint=_EXAMPLE)
+            pairs[key] = unquote(value)
+    return pairs
+
+
+def split_items(text: str, separators: str = _DELIMITERS) -> list[str]:
+    """Split ``a,b;c`` into its items, unquoted; empty items are left out.
+
+    Of ``,`` and ``;``, what is not among the separators belongs to the items.
+
+    Raises:
+        OptionParseError: a quote is open.
+    """
+    spans = _spans(_masked(text), re.compile(f"[{separators}]"))
+    items = [text[start:end].strip() for start, end in spans]
+    return [unquote(item) for item in items if item]
+
+
+def unquote(text: str) -> str:
+    """Remove the quotes around a text, if it has any."""
+    if len(text) >= 2 and text[0] in "'\"" and text[-1] == text[0]:
+        return text[1:-1]
+    return text
+
+
+def _masked(text: str) -> str:
+    """Return a text with its quoted and its JSON values blanked, so that only real separators are left."""
+    masked, position = text, 0
+    while match := _PROTECTED.search(masked, position):
+        start, quote = match.end() - 1, match["quote"]
+        position = start + 1
+        if quote:
+            position = text.find(quote, position) + 1
+            if not position:
+                problem = f"{text!r}, character {start + 1}: the quote is never closed"
+                raise OptionParseError(problem, hint=_EXAMPLE)
+        else:
+            with contextlib.suppress(ValueError, RecursionError):  # a regular expression, such as [0-9]+
+                _, position = json.JSONDecoder().raw_decode(text, start)
+        if position > start + 1:
+            masked = masked[:start] + "_" * (position - start) + masked[position:]
+    return masked
+
+
+def _spans(masked: str, separator: re.Pattern[str]) -> list[tuple[int, int]]:
+    """Return where the parts between separators begin and end."""
+    separators = [match.span() for match in separator.finditer(masked)]
+    starts = [0, *(end for _, end in separators)]
+    return list(zip(starts, [*(start for start, _ in separators), len(masked)], strict=True))

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def _alias(name: str) -> Any:
+    """Return a property that stands for another attribute."""
+    return property(lambda self: getattr(self, name), lambda self, value: setattr(self, name, value))
+
+
 class AppDryRunInfo(Generic[T]):
     """A scheduler's native request, made but not sent.
 
@@ -63,30 +68,9 @@ class AppDryRunInfo(Generic[T]):
         return self._fmt(self.request)
 
     # Names of TorchX, which its plugins and users read and write.
-
-    @property
-    def _app(self) -> AppDef | None:
-        return self.app
-
-    @_app.setter
-    def _app(self, app: AppDef | None) -> None:
-        self.app = app
-
-    @property
-    def _cfg(self) -> Mapping[str, Any]:
-        return self.cfg
-
-    @_cfg.setter
-    def _cfg(self, cfg: Mapping[str, Any]) -> None:
-        self.cfg = cfg
-
-    @property
-    def _scheduler(self) -> str | None:
-        return self.scheduler or None
-
-    @_scheduler.setter
-    def _scheduler(self, scheduler: str | None) -> None:
-        self.scheduler = scheduler or ""
+    _app = _alias("app")
+    _cfg = _alias("cfg")
+    _scheduler = _alias("scheduler")
 
     def warn(self) -> None:
         """Issue the warnings, as a job is submitted."""

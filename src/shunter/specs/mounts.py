@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -87,32 +87,27 @@ def parse_mounts(opts: Sequence[str]) -> list[Mount]:
     Raises:
         MountParseError: the text does not parse; the message holds the item that is wrong.
     """
-    return [_make_mount(fields) for fields in _group_fields(opts)]
-
-
-def _group_fields(opts: Sequence[str]) -> Iterator[dict[str, str]]:
-    fields: dict[str, str] = {}
+    mounts: list[dict[str, str]] = []
     for position, item in enumerate(opts, start=1):
         key, separator, value = item.partition("=")
         name = _ALIASES.get(key.strip())
-        where = f"mounts {','.join(opts)!r}, item {position} ({item!r})"
-        if name is None:
-            raise MountParseError(
-                f"{where}: unknown key {key!r}", hint=f"{did_you_mean(key, _ALIASES)} {_EXAMPLE}"
-            )
         if name == "type":
-            if fields:
-                yield fields
-            fields = {}
-        elif not fields:
-            raise MountParseError(f"{where}: a mount must begin with type=", hint=_EXAMPLE)
-        if name in fields:
-            raise MountParseError(f"{where}: {name} is given twice", hint=_EXAMPLE)
-        if not value and name != "readonly":
-            raise MountParseError(f"{where}: {key} has no value", hint=_EXAMPLE)
-        fields[name] = value.strip() if separator else "true"
-    if fields:
-        yield fields
+            mounts.append({})
+        problem, hint = "", ""
+        if name is None:
+            problem, hint = f"unknown key {key!r}", did_you_mean(key, _ALIASES)
+        elif not mounts:
+            problem = "a mount must begin with type="
+        elif name in mounts[-1]:
+            problem = f"{name} is given twice"
+        elif not value and name != "readonly":
+            problem = f"{key} has no value"
+        else:
+            mounts[-1][name] = value.strip() if separator else "true"
+        if problem:
+            where = f"mounts {','.join(opts)!r}, item {position} ({item!r})"
+            raise MountParseError(f"{where}: {problem}", hint=f"{hint} {_EXAMPLE}".lstrip())
+    return [_make_mount(fields) for fields in mounts]
 
 
 def _make_mount(fields: dict[str, str]) -> Mount:
@@ -123,10 +118,10 @@ def _make_mount(fields: dict[str, str]) -> Mount:
             f"mount {text!r}: there is no mount type {kind!r}", hint=did_you_mean(kind, _FIELDS)
         )
     needed, optional = _FIELDS[kind]
-    strays = sorted(fields.keys() - needed - optional)
-    problems = [f"{name} is missing" for name in sorted(needed - fields.keys())]
-    problems += [f"{name} does not apply to a mount of type {kind}" for name in strays]
     read_only = fields.get("readonly", "false").lower()
+    problems = [f"{name} is missing" for name in sorted(needed - fields.keys())]
+    strays = sorted(fields.keys() - needed - optional)
+    problems += [f"{name} does not apply to a mount of type {kind}" for name in strays]
     if read_only not in ("true", "false"):
         problems.append(f"readonly={fields['readonly']} must be true or false")
     if problems:

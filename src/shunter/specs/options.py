@@ -16,14 +16,16 @@ from shunter.specs.conversion import (
     from_text,
     from_value,
     has_default,
+    holds_pairs,
     is_container_type,
     is_dict_type,
     is_list_type,
     list_item_type,
+    parse_pairs,
     snake_case,
     type_name,
+    unquote,
 )
-from shunter.specs.pairs import parse_pairs, unquote
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
@@ -222,23 +224,29 @@ class runopts:
                 is wrong is reported at once.
         """
         values = self._by_declared_name(as_mapping(cfg))
-        resolved = {key: value for key, value in values.items() if key not in self._opts}
-        problems = {}
-        if not ignore_unknown:
-            problems = {key: f"there is no option {key!r}. {hint_for(key, self._opts)}" for key in resolved}
+        unknown = [] if ignore_unknown else [key for key in values if key not in self._opts]
+        problems = {key: f"there is no option {key!r}. {hint_for(key, self._opts)}" for key in unknown}
+        resolved = self._converted(values, problems)
         for name, opt in self._opts.items():
-            value = values.get(name)
-            try:
-                resolved[name] = deepcopy(opt.default) if value is None else opt.convert(value)
-            except ConversionError as error:
-                problems[name] = f"option {name!r} ({opt.opt_type_name}): {error}"
-                continue
+            if resolved.get(name) is None:
+                resolved[name] = deepcopy(opt.default)
             if opt.is_required and resolved[name] is None:
-                problems[name] = f"option {name!r} ({opt.opt_type_name}) is required: {opt.help}"
-        if problems:
-            text = "; ".join(problem.rstrip(".") for problem in problems.values())
-            raise InvalidRunConfigException(text, next(iter(problems)), values)
+                missing = f"option {name!r} ({opt.opt_type_name}) is required: {opt.help}"
+                problems.setdefault(name, missing)
+        _refuse(problems, values)
         return resolved
+
+    def _converted(self, values: Mapping[str, Any], problems: dict[str, str]) -> dict[str, Any]:
+        """Return values converted to the types of their options; adds what does not fit to the problems."""
+        converted = dict(values)
+        for name, value in values.items():
+            opt = self._opts.get(name)
+            try:
+                converted[name] = value if opt is None else opt.convert(value)
+            except ConversionError as error:
+                problems[name] = f"option {name!r} ({type_name(opt and opt.opt_type)}): {error}"
+                converted[name] = None
+        return converted
 
     def cfg_from_str(self, cfg_str: str) -> dict[str, Any]:
         """Read ``key=value,key2=value2``, each value converted to its option's type.
@@ -250,30 +258,20 @@ class runopts:
             InvalidRunConfigException: a value does not fit its option's type.
         """
         pairs = self._by_declared_name(parse_pairs(cfg_str))
-        self._check_strays(pairs)
+        for (before, value), key in zip(pairs.items(), list(pairs)[1:], strict=False):
+            opt = self._opts.get(before)
+            is_bare_pair = "=" in value and value[0] not in "[{'\""
+            if key not in self._opts and opt is not None and is_bare_pair and holds_pairs(opt.opt_type):
+                raise OptionParseError(
+                    f"there is no option {key!r}",
+                    hint=f"If it belongs to {before}, write the pairs as JSON or in quotes: "
+                    f"{before}='{value},{key}={pairs[key]}'.",
+                )
         for key, value in pairs.items():
             opt = self._opts.get(key)
             if opt is None or not is_container_type(opt.opt_type):  # those unquote their items
                 pairs[key] = unquote(value)
-        return self._convert_all(pairs)
-
-    def _check_strays(self, pairs: Mapping[str, str]) -> None:
-        """Refuse an unknown option after a dict's pair: most likely it is the dict's second pair.
-
-        Raises:
-            OptionParseError: there is one.
-        """
-        before = ""
-        for key, value in pairs.items():
-            opt = self._opts.get(key)
-            if opt is None and before:
-                raise OptionParseError(
-                    f"there is no option {key!r}",
-                    hint=f"If it belongs to {before}, write the pairs as JSON or in quotes: "
-                    f"{before}='{pairs[before]},{key}={value}'.",
-                )
-            is_bare_pair = "=" in value and value[0] not in "[{'\""
-            before = key if opt is not None and is_bare_pair and _holds_pairs(opt.opt_type) else ""
+        return self._all_converted(pairs)
 
     def cfg_from_json_repr(self, json_repr: str) -> dict[str, Any]:
         """Read a JSON object of option values.
@@ -287,21 +285,13 @@ class runopts:
             raise InvalidRunConfigException(f"scheduler options are not JSON: {error}") from None
         if not isinstance(data, dict):
             raise InvalidRunConfigException("scheduler options must be a JSON object of name to value")
-        return self._convert_all(self._by_declared_name(data))
+        return self._all_converted(self._by_declared_name(data))
 
-    def _convert_all(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        cfg = dict(values)
-        for key, value in values.items():
-            opt = self._opts.get(key)
-            if opt is None:
-                continue
-            try:
-                cfg[key] = opt.convert(value)
-            except ConversionError as error:
-                raise InvalidRunConfigException(
-                    f"option {key!r} ({opt.opt_type_name}): {error}", key, values
-                ) from None
-        return cfg
+    def _all_converted(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        problems: dict[str, str] = {}
+        converted = self._converted(values, problems)
+        _refuse(problems, values)
+        return converted
 
     def __repr__(self) -> str:
         required = [(name, opt) for name, opt in self if opt.is_required]
@@ -319,9 +309,11 @@ class runopts:
         return "\n".join(lines)
 
 
-def _holds_pairs(tp: Any) -> bool:
-    """Tell whether values of a type consist of pairs, or are lists of such values."""
-    return is_dict_type(list_item_type(tp) if is_list_type(tp) else tp)
+def _refuse(problems: Mapping[str, str], cfg: Mapping[str, Any]) -> None:
+    """Raise one error with all problems, which are given by option; does nothing if there are none."""
+    if problems:
+        text = "; ".join(problem.rstrip(".") for problem in problems.values())
+        raise InvalidRunConfigException(text, next(iter(problems)), cfg)
 
 
 def hint_for(key: str, known: Iterable[str]) -> str:

@@ -57,8 +57,6 @@ def _encode(value: Any, path: str) -> Any:
     if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     what = value if isinstance(value, float) else f"of type {type(value).__name__}"
-    if isinstance(value, dict):
-        what = "a dict with keys that are not strings"
     raise ConfigError(
         f"{path} cannot be written as JSON: it is {what}",
         hint="Use only strings, finite numbers, booleans, lists, and dicts with strings as keys.",

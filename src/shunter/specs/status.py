@@ -248,17 +248,10 @@ class AppStatus:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AppStatus:
         """Rebuild what `to_json` wrote."""
-        return cls(
-            AppState[data["state"]],
-            data["num_restarts"],
-            data["msg"],
-            data["structured_error_msg"],
-            data["url"],
-            [RoleStatus.from_json(role) for role in data["roles"]],
-            data.get("results"),
-            data.get("started_at"),
-            data.get("ended_at"),
-        )
+        roles = [RoleStatus.from_json(role) for role in data["roles"]]
+        fields = {**data, "state": AppState[data["state"]], "roles": roles, "ui_url": data["url"]}
+        del fields["url"]
+        return cls(**fields)
 
     def format(self, filter_roles: Iterable[str] | None = None) -> str:
         """Return the lines that `shunter status` prints."""
@@ -338,20 +331,20 @@ def error_message(structured: str) -> tuple[str, dict[str, object]]:
         data = json.loads(structured)
     except (ValueError, RecursionError):
         return _of_incomplete_file(structured)
-    body = data.get("message", data) if isinstance(data, dict) else data
-    if isinstance(body, str):
-        body = data
+    nested = data.get("message") if isinstance(data, dict) else None
+    body = nested if isinstance(nested, dict) else data
     if not isinstance(body, dict):
         return str(body), {}
-    extra = body.get("extraInfo") or body.get("extra_info") or {}
-    info = dict(extra) if isinstance(extra, dict) else {"extraInfo": extra}
-    code = body.get("errorCode", body.get("exitcode"))
-    if code is not None:
-        info["errorCode"] = code
-    if body is data and "timestamp" in data:
-        info.setdefault("timestamp", data["timestamp"])
+    extra = body.get("extraInfo") or body.get("extra_info")
+    info = dict(extra) if isinstance(extra, dict) else {}
+    for key, value in (
+        ("errorCode", body.get("errorCode", body.get("exitcode"))),
+        ("timestamp", info.get("timestamp", body.get("timestamp"))),
+    ):
+        if value is not None:
+            info[key] = value
     message = body.get("message")
-    return str(message if message is not None else structured), info
+    return str(structured if message is None else message), info
 
 
 def _of_incomplete_file(structured: str) -> tuple[str, dict[str, object]]:
@@ -365,18 +358,14 @@ def _of_incomplete_file(structured: str) -> tuple[str, dict[str, object]]:
 def error_lines(structured: str, indent: str = "  ") -> list[str]:
     """Fold an error file's message at 80 columns, its first line marked as the error."""
     message, info = error_message(structured)
-    when = info.get("timestamp")
-    head = f"{indent}error" + (f" at {local_time(when)}" if when is not None else "") + ":"
-    lines = message.splitlines()
+    when = f" at {local_time(info['timestamp'])}" if "timestamp" in info else ""
+    lines = message.splitlines() or [""]
     if len(lines) > MOST_LINES:
         lines[MOST_LINES // 2 : -MOST_LINES // 2] = [f"... {len(lines) - MOST_LINES} more lines ..."]
-    body = [
-        part
-        for line in lines or [""]
-        for part in textwrap.wrap(line, WIDTH - len(indent) - 2, drop_whitespace=False) or [""]
-    ]
+    width = WIDTH - len(indent) - 2
+    body = [part for line in lines for part in textwrap.wrap(line, width, drop_whitespace=False) or [""]]
     # The text is the program's own: its control characters must not reach a terminal.
-    return [head, *(clean(f"{indent}  {line}".rstrip()) for line in body)]
+    return [f"{indent}error{when}:", *(clean(f"{indent}  {line}".rstrip()) for line in body)]
 
 
 def local_time(stamp: object) -> str:

@@ -61,27 +61,17 @@ def classes_of(*modules: Any) -> dict[str, type]:
     }
 
 
-def is_app(value: Any) -> bool:
-    """Tell whether an object is a job, of our class or of the class of that name of an installed TorchX."""
-    return any(cls.__name__ == "AppDef" for cls in type(value).__mro__) and hasattr(value, "roles")
-
-
 def our_app(app: Any) -> Any:
     """Return a job of our classes, made of one of other classes; anything else is returned as it is.
 
     Roles keep their ``pre_proc``.
     """
-    if not is_app(app) or not isinstance(app.roles, (list, tuple)):
+    is_app = any(cls.__name__ == "AppDef" for cls in type(app).__mro__)
+    if not is_app or not isinstance(getattr(app, "roles", None), (list, tuple)):
         return app
-    foreign = list(app.roles)
-    classes = classes_of(app_specs, mounts, resources)
-    roles = translated(foreign, classes)
-    for role, theirs in zip(roles, foreign, strict=True):
-        if role is not theirs and _changes_requests(theirs):
+    roles = translated(list(app.roles), classes_of(app_specs, mounts, resources))
+    for role, theirs in zip(roles, app.roles, strict=True):
+        below = [cls for cls in type(theirs).__mro__[:-1] if cls.__name__ != "Role"]
+        if role is not theirs and any("pre_proc" in vars(cls) for cls in below):
             role.pre_proc = theirs.pre_proc
     return app_specs.AppDef(app.name, roles, dict(app.metadata or {}))
-
-
-def _changes_requests(role: Any) -> bool:
-    below = [cls for cls in type(role).__mro__[:-1] if cls.__name__ != "Role"]
-    return any("pre_proc" in vars(cls) for cls in below)

@@ -7,9 +7,11 @@ import posixpath
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shunter.errors import UsageError
+from shunter.specs.conversion import unquote
 
 #: Names at a workspace's root of what builds its image; the first that is there is used.
 DOCKERFILES = ("Dockerfile.shunter", "Dockerfile.torchx")
@@ -17,6 +19,7 @@ DOCKERFILES = ("Dockerfile.shunter", "Dockerfile.torchx")
 _EXAMPLE = "A directory, '.', or several with where they go: --workspace app=.,../lib=lib"
 
 
+@dataclass(frozen=True, repr=False)
 class Workspace:
     """Directories that travel with a job.
 
@@ -28,14 +31,13 @@ class Workspace:
             of ``projects``.
     """
 
-    __slots__ = ("frozen", "implicit", "projects")
+    projects: Mapping[str, str] = field(default_factory=dict)
+    implicit: bool = field(default=False, kw_only=True, compare=False)
+    frozen: str = field(default="", kw_only=True)
 
-    def __init__(
-        self, projects: Mapping[str, str] | None = None, *, implicit: bool = False, frozen: str = ""
-    ) -> None:
-        self.projects = {source: _destination(to, source) for source, to in (projects or {}).items()}
-        self.implicit = implicit
-        self.frozen = frozen
+    def __post_init__(self) -> None:
+        projects = {source: _destination(to, source) for source, to in self.projects.items()}
+        object.__setattr__(self, "projects", projects)
 
     @classmethod
     def from_str(cls, text: str | None) -> Workspace:
@@ -63,12 +65,12 @@ class Workspace:
             return cls({_plain_path(text): ""})
         projects: dict[str, str] = {}
         for source, separator, to in entries:
-            source = _plain_path(_unquoted(source))
+            source = _plain_path(unquote(source.strip()))
             if not source or not separator:
                 raise UsageError(f"cannot read {source!r} in the workspace {text!r}", hint=_EXAMPLE)
             if source in projects:
                 raise UsageError(f"the workspace {text!r} names {source!r} twice", hint=_EXAMPLE)
-            projects[source] = _unquoted(to)
+            projects[source] = unquote(to.strip())
         return cls(projects)
 
     def is_unmapped_single_project(self) -> bool:
@@ -78,10 +80,10 @@ class Workspace:
     def absolute(self) -> Workspace:
         """Return it with absolute, resolved source directories."""
         projects = {
-            src if is_url(src) else os.path.realpath(os.path.expanduser(src)): to
-            for src, to in self.projects.items()
+            source if is_url(source) else os.path.realpath(os.path.expanduser(source)): to
+            for source, to in self.projects.items()
         }
-        return Workspace(projects, implicit=self.implicit, frozen=self.frozen)
+        return replace(self, projects=projects)
 
     def merge_into(self, outdir: str | os.PathLike[str]) -> None:
         """Copy the files of all projects into a directory, each project to its place."""
@@ -95,11 +97,6 @@ class Workspace:
 
     def __bool__(self) -> bool:
         return bool(self.projects or self.frozen)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Workspace):
-            return NotImplemented
-        return (self.projects, self.frozen) == (other.projects, other.frozen)
 
     def __hash__(self) -> int:
         return hash((self.frozen, *sorted(self.projects.items())))
@@ -159,11 +156,6 @@ def _fingerprint(text: str) -> str:
             hint="Write at least 8 of its hexadecimal digits after the @, as `shunter diff` shows them.",
         )
     return digits
-
-
-def _unquoted(text: str) -> str:
-    text = text.strip()
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def _destination(to: str, source: str) -> str:

@@ -14,9 +14,8 @@ from typing import Any
 from shunter.errors import ConfigError, ShunterError
 from shunter.runner.api import Runner
 from shunter.schedulers.api import Scheduler
-from shunter.specs.app import AppDef, RetryPolicy, Role
+from shunter.specs.app import AppDef, RetryPolicy, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.macro_substitution import macros
 from shunter.specs.options import as_mapping
 from shunter.specs.serialize import to_json
 from shunter.specs.submission import Submission

@@ -24,9 +24,8 @@ from shunter.compat.schedulers.derivable import DerivableScheduler
 from shunter.schedulers.local_scheduler import LocalScheduler as SupervisedScheduler
 from shunter.schedulers.local_scheduler.request import RANK0_ENV, visible_gpus
 from shunter.schedulers.responses import DescribeAppResponse, Stream
-from shunter.specs.app import AppDef, Role
+from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.macro_substitution import macros
 from shunter.specs.resources import NULL_RESOURCE
 from shunter.specs.status import AppState, is_terminal
 

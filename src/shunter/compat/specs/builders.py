@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from shunter.components import materialize
-from shunter.components.materialize import ComponentArgs
+from shunter.components import component
+from shunter.components.component import ComponentArgs
 from shunter.errors import ComponentArgumentError
 
 __all__ = ["ComponentArgs", "component_args_from_str", "exits", "materialize_appdef"]
@@ -42,5 +42,5 @@ def exits(function: F) -> F:
     return exiting  # type: ignore[return-value]
 
 
-materialize_appdef = exits(materialize.materialize_appdef)
-component_args_from_str = exits(materialize.component_args_from_str)
+materialize_appdef = exits(component.materialize_appdef)
+component_args_from_str = exits(component.component_args_from_str)

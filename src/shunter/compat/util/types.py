@@ -8,8 +8,7 @@ import typing
 from typing import Any, TypeVar
 
 from shunter.errors import OptionParseError
-from shunter.specs.conversion import from_text
-from shunter.specs.pairs import parse_dict
+from shunter.specs.conversion import from_text, parse_dict
 
 T = TypeVar("T")
 

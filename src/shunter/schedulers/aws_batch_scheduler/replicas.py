@@ -20,9 +20,8 @@ from dataclasses import dataclass
 
 from shunter.errors import ConfigError
 from shunter.schedulers.toolkit_supervision import NOTIFY
-from shunter.specs.app import AppDef, RetryPolicy, Role
+from shunter.specs.app import AppDef, RetryPolicy, Role, macros
 from shunter.specs.handles import make_app_handle
-from shunter.specs.macro_substitution import macros
 
 CONTAINER = "container"
 ARRAY = "array"

@@ -37,8 +37,7 @@ from shunter.schedulers.toolkit_supervision import (
     warnings_of,
     with_variables,
 )
-from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.macro_substitution import macros
+from shunter.specs.app import NO_IMAGE, AppDef, Role, macros
 from shunter.specs.mounts import BindMount, DeviceMount, Mount, VolumeMount
 from shunter.specs.named_resources_aws import INSTANCE_TYPE
 from shunter.specs.resources import Resource

@@ -29,8 +29,7 @@ from shunter.schedulers.aws_sagemaker_scheduler.training_script import (
     encode,
     script_of,
 )
-from shunter.specs.app import AppDef, Role
-from shunter.specs.macro_substitution import macros
+from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.training import METADATA_KEY
 
 LONGEST_VARIABLE = 512

@@ -21,8 +21,7 @@ from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.docker_scheduler.options import DockerOpts
 from shunter.schedulers.native_retries import BY_SHUNTER
 from shunter.schedulers.supervision import check_supervision
-from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.macro_substitution import macros
+from shunter.specs.app import NO_IMAGE, AppDef, Role, macros
 from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from shunter.specs.resources import Resource
 from shunter.specs.retries import parse_retries, without_effect

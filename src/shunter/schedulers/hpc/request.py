@@ -19,8 +19,7 @@ from shunter.redaction import REDACTED, Redactor, redact_text
 from shunter.schedulers.hpc import shared_folder
 from shunter.schedulers.hpc.options import HpcOpts
 from shunter.schedulers.hpc.shared_folder import RUN_SCRIPT, SCRIPT, base_folder, job_folder
-from shunter.specs.app import NO_IMAGE, AppDef, Role
-from shunter.specs.macro_substitution import macros
+from shunter.specs.app import NO_IMAGE, AppDef, Role, macros
 from shunter.specs.training import check_channels, grace_variables, output_of, specification
 from shunter.workspace.manifest import Manifest
 

@@ -49,9 +49,8 @@ from shunter.schedulers.hpc.submission import NotSentError, check_shared_folder,
 from shunter.schedulers.ids import is_made_here, make_unique
 from shunter.schedulers.joined_terminal import SHELL
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
-from shunter.specs.app import AppDef, Role
+from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.macro_substitution import macros
 from shunter.specs.status import AppState, is_terminal
 from shunter.specs.workspace import Workspace
 from shunter.system.identity import user_name

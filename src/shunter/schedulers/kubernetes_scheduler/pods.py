@@ -21,9 +21,8 @@ from shunter.schedulers.kubernetes_scheduler.options import KubernetesOpts
 from shunter.schedulers.kubernetes_scheduler.overlay import METADATA_KEY as OVERLAY_KEY
 from shunter.schedulers.kubernetes_scheduler.overlay import POD, overlay_of
 from shunter.schedulers.toolkit_supervision import SECRET_VARIABLES
-from shunter.specs.app import NO_IMAGE, Role
+from shunter.specs.app import NO_IMAGE, Role, macros
 from shunter.specs.handles import make_app_handle
-from shunter.specs.macro_substitution import macros
 from shunter.specs.mounts import BindMount, DeviceMount, VolumeMount
 from shunter.specs.named_resources_aws import EFA_DEVICE, INSTANCE_TYPE
 from shunter.specs.overlays import apply_overlay

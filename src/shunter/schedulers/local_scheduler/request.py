@@ -28,8 +28,7 @@ from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.own_directory import names_of
 from shunter.schedulers.supervisor.process_plan import ProcessPlan, ReplicaPlan, RolePlan
 from shunter.schedulers.supervisor.slots import slots_dir
-from shunter.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role
-from shunter.specs.macro_substitution import macros
+from shunter.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role, macros
 from shunter.specs.resources import Resource
 from shunter.specs.retries import OOM, parse_retries, without_effect
 from shunter.specs.sweep_points import own_command

@@ -26,9 +26,8 @@ from shunter.schedulers.supervisor.process_command import run_beside
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.scheduler import SupervisedScheduler
 from shunter.schedulers.supervisor.submission import submit
-from shunter.specs.app import AppDef, Role
+from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.macro_substitution import macros
 from shunter.specs.workspace import Workspace
 from shunter.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
 from shunter.workspace.shipment import Shipment

@@ -38,10 +38,9 @@ from shunter.schedulers.ray_scheduler.remote_command import run_inside
 from shunter.schedulers.ray_scheduler.request import RayRequest, make_request
 from shunter.schedulers.ray_scheduler.rules import warnings_for
 from shunter.schedulers.ray_scheduler.submission import submit
-from shunter.specs.app import AppDef, Role
+from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
-from shunter.specs.macro_substitution import macros
 from shunter.specs.status import NONE, AppState, is_terminal
 from shunter.specs.workspace import Workspace
 from shunter.workspace.shipment import Shipment
