@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.errors import MalformedAppHandleException
@@ -51,3 +52,17 @@ def test_malformed(text: str, problem: str) -> None:
 
 
 plain = st.text(st.characters(blacklist_characters="/:", blacklist_categories=("Z", "C")), min_size=1)
+
+
+@given(plain, st.text(st.characters(blacklist_categories=("C",), blacklist_characters="\n")), plain)
+def test_make_and_parse_agree(scheduler: str, session: str, app_id: str) -> None:
+    parsed = parse_app_handle(make_app_handle(scheduler, session, app_id))
+    assert (parsed.scheduler_backend, parsed.session_name, parsed.app_id) == (scheduler, session, app_id)
+
+
+@given(st.text())
+def test_any_text_parses_or_is_refused(text: str) -> None:
+    try:
+        assert str(parse_app_handle(text)) == text
+    except MalformedAppHandleException as error:
+        assert error.hint  # noqa: PT017 - it need not be raised

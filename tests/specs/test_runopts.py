@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, Literal, Optional
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shunter.errors import InvalidRunConfigException, OptionParseError
 from shunter.specs import option, runopt, runopts
@@ -280,3 +282,13 @@ def test_from_text_refuses(tp: Any, text: str, problem: str) -> None:
     with pytest.raises(ConversionError) as caught:
         from_text(tp, text)
     assert problem in str(caught.value)
+
+
+@given(
+    st.text(), st.sampled_from([int, float, bool, list[int], dict[str, int], tuple[int, ...], Point, Colour])
+)
+def test_any_text_is_decoded_or_refused(text: str, tp: Any) -> None:
+    try:
+        from_text(tp, text)
+    except ConversionError as error:
+        assert str(error)  # noqa: PT017 - it need not be raised
