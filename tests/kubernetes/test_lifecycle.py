@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from shunter.errors import EXIT_NO_SUCH_JOB, ConfigError, UnknownAppException
 from shunter.runner import get_runner
 from shunter.schedulers.api import Check, Dependency, attempt
 from shunter.schedulers.capabilities import capabilities_of
-from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
-from shunter.schedulers.kubernetes_scheduler.observe import NAMES_PER_CALL
-from shunter.schedulers.kubernetes_scheduler.reasons import seconds
+from shunter.schedulers.kubernetes_scheduler.client import KubernetesError
+from shunter.schedulers.kubernetes_scheduler.jobs import NAMES_PER_CALL
+from shunter.schedulers.kubernetes_scheduler.names import seconds
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler, create_scheduler
 from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from shunter.why.explanation import explain
@@ -176,40 +175,6 @@ def test_a_typo_is_not_an_old_cluster(stub: Stub, scheduler: Scheduler, field: s
     with pytest.raises(KubernetesError) as caught:
         scheduler.schedule(scheduler.submit_dryrun(app(), {}))
     assert hint in caught.value.hint
-
-
-@pytest.mark.parametrize("checked", [True, False])
-@pytest.mark.parametrize(
-    ("job", "cfg", "ignored", "said"),
-    [
-        (app(role(num_replicas=2)), {}, "completionMode", "there is no role of several replicas"),
-        (
-            app(role(num_replicas=2, max_retries=1, retry_policy=RetryPolicy.REPLICA)),
-            {},
-            "backoffLimitPerIndex",
-            "there is no retry of a single replica",
-        ),
-        (app(), {"retry": {"oom": "1"}}, "podFailurePolicy", "there is no end by final_exit_codes or retry"),
-    ],
-)
-def test_a_cluster_that_ignores_what_a_job_needs(
-    stub: Stub, scheduler: Scheduler, job: AppDef, cfg: dict[str, Any], ignored: str, said: str, checked: bool
-) -> None:
-    """As 1.20 does, without a word: an Indexed Job becomes one whose pods are all alike."""
-    stub.ignored = {ignored}
-    info = scheduler.submit_dryrun(job, cfg)
-    submit = partial(scheduler._check_before_shipping, info) if checked else partial(scheduler.schedule, info)
-    with pytest.raises(ConfigError, match=f"v1.37.0-stub.* ignores the field {ignored} of Jobs.* {said}"):
-        submit()
-    assert stub.all("jobs") == stub.all("services") == stub.all("pods") == []
-
-
-def test_what_a_cluster_ignores_is_said(stub: Stub, scheduler: Scheduler) -> None:
-    stub.runs_pods = False
-    stub.ignored = {"podReplacementPolicy", "completionMode"}
-    with pytest.warns(RuntimeWarning, match="ignores completionMode, podReplacementPolicy of Jobs"):
-        app_id = scheduler.submit(app(), {})
-    assert scheduler.exists(app_id)
 
 
 def test_warnings_of_the_server_are_shown(stub: Stub, scheduler: Scheduler) -> None:
@@ -373,7 +338,7 @@ def test_the_history_has_the_times_of_the_cluster(stub: Stub, scheduler: Schedul
 
 def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NAMES_PER_CALL == 100
-    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.observe.NAMES_PER_CALL", 10)
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.jobs.NAMES_PER_CALL", 10)
     stub.runs_pods = False
     app_ids = [scheduler.submit(app(), {}) for _ in range(13)]
     before = len(stub.requests)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from shunter.errors import ConfigError
-from shunter.schedulers.kubernetes_scheduler.reasons import job_reason, pod_reason
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler
+from shunter.schedulers.kubernetes_scheduler.states import job_reason, pod_reason
 from shunter.specs import AppState, Resource, RetryPolicy
 from shunter.specs.status import NONE
 from tests.kubernetes.jobs import app, role

@@ -8,8 +8,8 @@ from typing import Any
 from shunter.errors import ShunterError
 from shunter.schedulers.job_images import check_images
 from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
-from shunter.schedulers.kubernetes_scheduler.observe import (
+from shunter.schedulers.kubernetes_scheduler.client import ApiServer, KubernetesError
+from shunter.schedulers.kubernetes_scheduler.jobs import (
     GROUP_OF_KIND,
     KUEUE,
     VISIBILITY,

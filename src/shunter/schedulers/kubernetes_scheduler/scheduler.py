@@ -7,12 +7,13 @@ that is not in the history is searched for by its label.
 from __future__ import annotations
 
 import builtins
-import threading
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
-from shunter.errors import AccessError, ConfigError, ShunterError, UnknownAppException, UnreachableError
+from shunter.errors import ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.schedulers.api import (
     Check,
     Dependency,
@@ -24,23 +25,17 @@ from shunter.schedulers.api import (
     Scheduler,
     accepted,
     if_reachable,
-    poll_until_ended,
+    not_running,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
+from shunter.schedulers.joined_terminal import SHELL, run_joined
 from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.api_server import (
-    WATCH_SECONDS,
-    ApiServer,
-    Watch,
-)
+from shunter.schedulers.kubernetes_scheduler.client import WATCH_SECONDS, ApiServer, Changes
 from shunter.schedulers.kubernetes_scheduler.doctor import examine, examine_job
-from shunter.schedulers.kubernetes_scheduler.housekeeping import cancel, delete_jobs, unused
-from shunter.schedulers.kubernetes_scheduler.logs import read_logs
-from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
-from shunter.schedulers.kubernetes_scheduler.observe import (
+from shunter.schedulers.kubernetes_scheduler.housekeeping import cancel, delete, unused
+from shunter.schedulers.kubernetes_scheduler.jobs import (
     GROUP_OF_KIND,
     FoundJob,
-    app_reason,
     brief,
     describe,
     find_jobs,
@@ -48,18 +43,18 @@ from shunter.schedulers.kubernetes_scheduler.observe import (
     list_jobs,
     list_path,
     row,
-    selector,
 )
+from shunter.schedulers.kubernetes_scheduler.logs import read_logs
+from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
 from shunter.schedulers.kubernetes_scheduler.options import JOBSET, REPLACED, KubernetesOpts
-from shunter.schedulers.kubernetes_scheduler.pod_command import run_in_pod
-from shunter.schedulers.kubernetes_scheduler.reasons import main_container, pod_reason
 from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob, as_jobset, make_request
+from shunter.schedulers.kubernetes_scheduler.states import main_container, pod_reason
 from shunter.schedulers.kubernetes_scheduler.submission import adapt, submit, try_out
 from shunter.schedulers.lines import all_replicas, check_combined, check_replicas
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import as_mapping
-from shunter.specs.status import AppState, is_terminal
+from shunter.specs.status import AppState
 from shunter.specs.workspace import Workspace
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
@@ -145,7 +140,8 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         server = self._server(job.context, job.kubeconfig)
         if job.may_be_jobset and info.app is not None and GROUP_OF_KIND[JOBSET] in server.groups():
             job = as_jobset(job, info.app, info.cfg, self.session_name)
-        info.request = adapt(server, job)
+        adapt(server, job)
+        info.request = job
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         """Make the job's objects, exactly once.
@@ -193,14 +189,14 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
             if names.DNS_LABEL.fullmatch(name) and names.DNS_LABEL.fullmatch(namespace):
                 place = self._ref(app_id)._replace(kind="")
                 places.setdefault((place, namespace), {})[app_id] = name
-        for (place, namespace), some in places.items():
-            kinds = {name: self._ref(app_id).kind for app_id, name in some.items()}
+        for (place, namespace), names_of_jobs in places.items():
+            kinds = {name: self._ref(app_id).kind for app_id, name in names_of_jobs.items()}
             try:
                 jobs = find_jobs(self._server_at(place), namespace, kinds)
             except ShunterError as error:
-                found.update(dict.fromkeys(some, error))
+                found.update(dict.fromkeys(names_of_jobs, error))
             else:
-                found.update({app_id: jobs.get(name) for app_id, name in some.items()})
+                found.update({app_id: jobs.get(name) for app_id, name in names_of_jobs.items()})
         return found
 
     def _server_at(self, place: ClusterJobRef) -> ApiServer:
@@ -251,17 +247,11 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         """
         cfg = cfg or {}
         namespace = cfg.get("namespace") or names.DEFAULT_NAMESPACE
+        states, since = cfg.get("states"), int(cfg.get("since") or 0)
         rows = [row(job) for job in list_jobs(self._server_of(cfg), "" if namespace == "*" else namespace)]
-        states, since = cfg.get("states"), cfg.get("since")
-        return sorted(
-            (
-                each
-                for each in rows
-                if (states is None or each.state in states)
-                and (since is None or (each.submitted_at or 0.0) >= int(since))
-            ),
-            key=lambda each: each.submitted_at or 0.0,
-        )
+        rows = [each for each in rows if states is None or each.state in states]
+        rows = [each for each in rows if (each.submitted_at or 0.0) >= since]
+        return sorted(rows, key=lambda each: each.submitted_at or 0.0)
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
@@ -270,36 +260,21 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends, is gone, or the time is over: the cluster reports changes."""
         job = self._find(app_id)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        stop = threading.Event()
-        while job is not None and not is_terminal(app_reason(job).state):
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                break
-            seconds = WATCH_SECONDS if left is None else min(left, WATCH_SECONDS)
-            params = {"labelSelector": selector([job.name])}
-            watch = Watch(job.server, list_path(job.kind, job.namespace), params, stop, seconds=seconds)
-            timer = threading.Timer(seconds, watch.close)
-            timer.daemon = True
-            timer.start()
-            try:
-                for _ in watch.events(on_trouble=_raise_third()):
-                    job = self._find(app_id)
-                    if job is None or is_terminal(app_reason(job).state):
-                        break
-            except AccessError:  # a user who may not watch may still read
-                return poll_until_ended(lambda: self.describe(app_id), left)
-            finally:
-                timer.cancel()
-            stop = threading.Event()
-            if job is not None:
+        if job is None:
+            return None
+        deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+        with closing(Changes(job.server, [list_path(job.kind, job.namespace)], job.selector)) as changes:
+            while not job.has_ended and time.monotonic() < deadline:
+                changes.wait(min(deadline - time.monotonic(), WATCH_SECONDS))
                 job = self._find(app_id)
-        return self.describe(app_id)
+                if job is None:
+                    return None
+        return describe(job)
 
     # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
-        """Run a command in a replica's container."""
+        """Run a command in a replica's container by ``kubectl exec``, which says itself what is wrong."""
         job = self._get(app_id)
         check_replicas(app_id, [(role_name, k)], all_replicas(job.layout))
         place = ([role for role, _ in job.layout].index(role_name), k)
@@ -312,13 +287,21 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         pod = attempts[-1]
         reason = pod_reason(pod)
         if reason.state is not AppState.RUNNING:
-            text = f": {reason.text}" if reason.text else ""
+            raise not_running(name, f"{reason.state}: {reason.text}" if reason.text else reason.state)
+        words = ["kubectl"]
+        if job.server.kubeconfig:
+            words.append(f"--kubeconfig={os.path.expanduser(job.server.kubeconfig)}")
+        if job.server.connection.context:  # a pod's own account has none
+            words.append(f"--context={job.server.connection.context}")
+        words += ["exec", names.name_of(pod), f"--namespace={job.namespace}"]
+        words += [f"--container={main_container(pod)}", "--stdin", *(["--tty"] if tty else [])]
+        try:
+            return run_joined([*words, "--", *(command or SHELL)])
+        except FileNotFoundError:
             raise ConfigError(
-                f"{name} is not running, so nothing can be started in it: it is {reason.state}{text}"
-            )
-        return run_in_pod(
-            job.server, job.namespace, names.name_of(pod), main_container(pod), command, tty=tty
-        )
+                "entering a pod needs kubectl, which is not installed",
+                hint="https://kubernetes.io/docs/tasks/tools/ says how to install it.",
+            ) from None
 
     # ---- ending
 
@@ -343,9 +326,8 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     def delete(self, app_id: str) -> None:
         """Delete the objects of a job that has ended."""
         job = self._find(app_id)
-        for _, error in delete_jobs([job] if job is not None else []):
-            if error is not None:
-                raise error
+        if job is not None:
+            delete(job)
 
     # ---- housekeeping
 
@@ -392,18 +374,6 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         job = self._get(app_id)
         check_replicas(app_id, replicas, all_replicas(job.layout))
         return read_logs(job, replicas, query)
-
-
-def _raise_third() -> Callable[[ShunterError], None]:
-    """Return a function that raises the third error that it is given, and those after it."""
-    heard: builtins.list[ShunterError] = []
-
-    def hear(error: ShunterError) -> None:
-        heard.append(error)
-        if len(heard) > 2:
-            raise error
-
-    return hear
 
 
 def create_scheduler(
