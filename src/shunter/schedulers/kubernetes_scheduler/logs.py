@@ -120,7 +120,7 @@ class Board:
                 changes.wait(notices.delay)
                 began = time.monotonic()
                 try:
-                    self.look(job.again())
+                    self.look(self.job.again())
                     notices.give(self)
                     backoff.reset()
                 except KubernetesError as error:

@@ -18,8 +18,7 @@ from shunter.errors import ConfigError
 from shunter.redaction import Redactor
 from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.options import KubernetesOpts
-from shunter.schedulers.kubernetes_scheduler.overlay import METADATA_KEY as OVERLAY_KEY
-from shunter.schedulers.kubernetes_scheduler.overlay import POD, overlay_of
+from shunter.schedulers.kubernetes_scheduler.overlay import overlay_of
 from shunter.schedulers.toolkit_supervision import SECRET_VARIABLES
 from shunter.specs.app import NO_IMAGE, Role
 from shunter.specs.handles import make_app_handle
@@ -47,6 +46,10 @@ _INDEX = "\ue000replica\ue001"
 _ESCAPED = re.compile(r"\$(?=[$(]|\Z)")
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,200}")
+_FIELD_PATHS = re.compile(
+    r"metadata\.(?:name|namespace|uid)|metadata\.(?:labels|annotations)\['[^']+'\]"
+    r"|spec\.(?:nodeName|serviceAccountName)|status\.(?:hostIPs?|podIPs?)"
+)
 _VARIABLE = re.compile(r"[ -<>-~]+")
 
 
@@ -123,11 +126,8 @@ def _pod(
         replica_id=_INDEX if place.replica is None else str(place.replica),
         rank0_env=RANK0_HOST,
     )
-    overlay = overlay_of(role.metadata, role.name)
     applied = values.apply(role)
-    if isinstance(role.metadata.get(OVERLAY_KEY), dict):
-        overlay = applied.metadata[OVERLAY_KEY]
-        overlay = overlay[POD] if set(overlay) == {POD} else overlay
+    overlay = overlay_of(applied.metadata, role.name)
     args = _local_rank0(role.entrypoint, applied.args) if place.is_shared else applied.args
     env = _Environment(name, secret)
     if place.replica is None:
@@ -235,6 +235,11 @@ class _Environment:
                 raise ConfigError(f"Kubernetes accepts no variable named {name!r}", hint="Use ASCII only.")
             if value.startswith(FIELD_PATH):
                 path = value.removeprefix(FIELD_PATH).strip()
+                if _FIELD_PATHS.fullmatch(path) is None:
+                    raise ConfigError(
+                        f"the variable {name} cannot be the field {path!r} of a pod",
+                        hint="Some that it can: metadata.name, spec.nodeName, status.podIP, status.hostIP.",
+                    )
                 self.items.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
             elif name in SECRET_VARIABLES or self._redactor.named(name, value) != value:
                 self._add_secret(name, value)
