@@ -16,13 +16,14 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from shunter.backoff import Backoff, Clock
+from shunter.backoff import Backoff
 from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.client import Changes, KubernetesError, break_off
 from shunter.schedulers.kubernetes_scheduler.jobs import (
@@ -65,24 +66,102 @@ SILENCE = 300.0
 Line = tuple[bytes, bytes]
 
 
-class PodRun(NamedTuple):
-    """A run of a replica's program: a container of a pod, and how many times the kubelet had restarted it."""
+@dataclass(frozen=True)
+class Run:
+    """A run of a replica's program: a container of a pod.
 
-    pod: str
-    uid: str
-    restart: int
-
-
-class RunState(NamedTuple):
-    """What is known of a run: its pod, whether it has ended, and whether its pod has begun another one."""
+    Args:
+        pod: the pod, as last seen.
+        restart: how many times the kubelet had restarted the container.
+        is_gone: whether the pod is gone.
+    """
 
     pod: dict[str, Any]
-    has_ended: bool
-    is_previous: bool
+    restart: int
+    is_gone: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the pod."""
+        return names.name_of(self.pod)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What identifies it."""
+        return self.name, self.restart
+
+    @property
+    def is_previous(self) -> bool:
+        """Whether the container has been restarted since."""
+        return int(container_status(self.pod).get("restartCount") or 0) > self.restart
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will be written."""
+        has_ended = bool(last_end(self.pod)) or inner(self.pod, "status", "phase") in ("Succeeded", "Failed")
+        return has_ended or self.is_previous or self.is_gone
+
+    @property
+    def began(self) -> float | None:
+        """When it began."""
+        state = inner(container_status(self.pod), "lastState" if self.is_previous else "state")
+        return seconds((state.get("terminated") or state.get("running") or {}).get("startedAt"))
+
+
+class Snapshot:
+    """A job and its pods at one moment.
+
+    Args:
+        job: the job, asked for before its pods: of one that has ended, all pods are known.
+        pods: its pods by name, those that are gone as they were last seen.
+        present: names of the pods that are still there.
+        is_gone: whether the job is gone.
+    """
+
+    def __init__(
+        self, job: FoundJob, pods: dict[str, dict[str, Any]], present: Container[str], is_gone: bool
+    ) -> None:
+        self.job = job
+        self.pods = pods
+        self._present = present
+        self._is_gone = is_gone
+        self._attempts = group_pods(pods.values())
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the program of a replica has begun."""
+        return any(self.runs(place) for place in self._attempts)
+
+    def runs(self, place: tuple[int, int]) -> list[Run]:
+        """Return the runs of a replica that have begun and whose log may exist, the oldest first."""
+        runs = []
+        for pod in self._attempts.get(place, []):
+            is_gone = names.name_of(pod) not in self._present
+            status = container_status(pod)
+            restarts = int(status.get("restartCount") or 0)
+            if restarts:  # the kubelet keeps the log of the one before, and of no older one
+                runs.append(Run(pod, restarts - 1, is_gone))
+            if inner(status, "state", "running") or inner(status, "state", "terminated"):
+                runs.append(Run(pod, restarts, is_gone))
+        return runs
+
+    def later(self, run: Run) -> Run:
+        """Return a run that was seen before, as it is now."""
+        return Run(self.pods[run.name], run.restart, run.name not in self._present)
+
+    def is_over(self, place: tuple[int, int]) -> bool:
+        """Tell whether a replica will have no further attempt."""
+        phases = [inner(pod, "status", "phase") for pod in self._attempts.get(place, [])[-1:]]
+        is_final_failure = phases == ["Failed"] and is_final(self.job, place)
+        return self._is_gone or self.job.has_ended or phases == ["Succeeded"] or is_final_failure
+
+    def is_lost(self, place: tuple[int, int]) -> bool:
+        """Tell whether a replica is over, and nothing is left of it."""
+        return self.is_over(place) and place not in self._attempts
 
 
 class Board:
-    """A job and its pods as last seen. Use it while holding `changed`.
+    """The latest snapshot of a job, which readers of its logs share.
 
     Args:
         job: the job.
@@ -92,36 +171,30 @@ class Board:
     def __init__(self, job: FoundJob, stopped: threading.Event) -> None:
         self.changed = threading.Condition()
         self.error: BaseException | None = None
-        self.job = job
-        self.is_gone = False
-        self.pods: dict[str, dict[str, Any]] = {}
-        #: Pods that are gone, as they were last seen: their ends can still be told.
-        self._former: dict[str, dict[str, Any]] = {}
-        self._attempts: dict[tuple[int, int], list[dict[str, Any]]] = {}
         self._stopped = stopped
-        self.look(job)
+        self.now = Snapshot(job, {}, (), False)
+        self._look(job)
 
-    def look(self, job: FoundJob | None) -> None:
-        """Ask for the pods. The job was asked for before them, so of one that has ended all are known."""
-        pods = {names.name_of(pod): pod for pod in (job or self.job).pods()}
+    def _look(self, job: FoundJob | None) -> None:
+        pods = {names.name_of(pod): pod for pod in (job or self.now.job).pods()}
         with self.changed:
-            self.job, self.is_gone = job or self.job, job is None
-            self._former |= self.pods
-            self.pods = pods
-            self._attempts = group_pods({**self._former, **pods}.values())
+            self.now = Snapshot(job or self.now.job, {**self.now.pods, **pods}, pods.keys(), job is None)
             self.changed.notify_all()
 
     def keep_up(self, changes: Changes) -> None:
-        """Look again whenever something changes, and say what the job waits for."""
-        notices = _Notices()
+        """Look again whenever something changes, and say what a job waits for that has not begun."""
         backoff = Backoff(0.25, 10.0, stop=self._stopped)
+        notice, due = NONE, time.monotonic() + FIRST_NOTICE
         try:
             while not self._stopped.is_set():
-                changes.wait(notices.delay)
+                is_waiting = not self.now.has_begun
+                changes.wait(max(due - time.monotonic(), 0.0) if is_waiting else None)
                 began = time.monotonic()
                 try:
-                    self.look(self.job.again())
-                    notices.give(self)
+                    self._look(self.now.job.again())
+                    if is_waiting and began >= due:
+                        due = began + NEXT_NOTICE
+                        notice = _say_what_it_waits_for(self.now.job, notice)
                     backoff.reset()
                 except KubernetesError as error:
                     if not error.is_passing:
@@ -134,76 +207,32 @@ class Board:
                 self.error = error
                 self.changed.notify_all()
 
-    def attempts(self, place: tuple[int, int]) -> list[dict[str, Any]]:
-        """Return the pods of a replica, the oldest first, those that are gone included."""
-        return self._attempts.get(place, [])
 
-    def runs(self, place: tuple[int, int]) -> Iterator[PodRun]:
-        """Yield the runs of a replica that have begun and whose log may exist, the oldest first."""
-        for pod in self.attempts(place):
-            name, uid = names.name_of(pod), str(pod["metadata"].get("uid", ""))
-            status = container_status(pod)
-            restarts = int(status.get("restartCount") or 0)
-            if restarts:  # the kubelet keeps the log of the one before, and of no older one
-                yield PodRun(name, uid, restarts - 1)
-            if inner(status, "state", "running") or inner(status, "state", "terminated"):
-                yield PodRun(name, uid, restarts)
-
-    def state(self, run: PodRun) -> RunState:
-        """Return what is known of a run."""
-        pod = self.pods.get(run.pod) or self._former[run.pod]
-        is_previous = int(container_status(pod).get("restartCount") or 0) > run.restart
-        has_ended = bool(last_end(pod)) or inner(pod, "status", "phase") in ("Succeeded", "Failed")
-        return RunState(pod, is_previous or has_ended or run.pod not in self.pods, is_previous)
-
-    def is_over(self, place: tuple[int, int]) -> bool:
-        """Tell whether a replica will have no further attempt."""
-        phases = [inner(pod, "status", "phase") for pod in self.attempts(place)[-1:]]
-        is_final_failure = phases == ["Failed"] and is_final(self.job, place)
-        return self.is_gone or self.job.has_ended or phases == ["Succeeded"] or is_final_failure
+def _say_what_it_waits_for(job: FoundJob, before: str) -> str:
+    """Say why a job has not begun, unless that was the same before; returns what was said last."""
+    response = describe(job)
+    is_waiting = response.state in (AppState.PENDING, AppState.SUSPENDED)
+    if not is_waiting or response.msg in (NONE, before):
+        return before
+    log.warning("%s has not started yet: %s", job.app_id, response.msg)
+    return response.msg
 
 
-class _Notices:
-    """Says why a job has not begun, and again when that changes."""
-
-    def __init__(self) -> None:
-        self.delay: float | None = FIRST_NOTICE
-        self._due = time.monotonic() + FIRST_NOTICE
-        self._text = NONE
-
-    def give(self, board: Board) -> None:
-        states = [inner(container_status(pod), "state") for pod in board.pods.values()]
-        if any(state.get("running") or state.get("terminated") for state in states):
-            self.delay = None
-        if self.delay is None or time.monotonic() < self._due:
-            return
-        self.delay = NEXT_NOTICE
-        self._due = time.monotonic() + self.delay
-        response = describe(board.job)
-        is_waiting = response.state in (AppState.PENDING, AppState.SUSPENDED)
-        if is_waiting and response.msg not in (NONE, self._text):
-            self._text = response.msg
-            log.warning("%s has not started yet: %s", board.job.app_id, self._text)
-
-
-def read_logs(
-    job: FoundJob, replicas: Sequence[tuple[str, int]], query: LogQuery, clock: Clock | None = None
-) -> Iterator[LogBlock]:
+def read_logs(job: FoundJob, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Iterator[LogBlock]:
     """Return the lines of replicas of a job, in about the order in which they were written.
 
     Args:
         job: the job.
         replicas: pairs of a role's name and a replica's index, all of which the job has.
         query: which lines.
-        clock: the time.
     """
     blocks: queue.Queue[LogBlock | BaseException | None] = queue.Queue(QUEUED_BLOCKS)
     stopped = threading.Event()
     board = Board(job, stopped)
-    readers = [_ReplicaReader(board, replica, query, blocks, stopped, clock) for replica in replicas]
+    readers = [_ReplicaReader(board, replica, query, blocks, stopped) for replica in replicas]
 
     def everything() -> Iterator[LogBlock]:
-        work: list[Callable[[], None]] = [reader.run for reader in readers]
+        work: list[Callable[[], None]] = [reader.read for reader in readers]
         paths = [core_path("pods", job.namespace), list_path(job.kind, job.namespace)]
         changes = Changes(job.server, paths if query.should_tail else [], job.selector)
         if query.should_tail:
@@ -236,32 +265,30 @@ class _ReplicaReader:
         query: LogQuery,
         blocks: queue.Queue[LogBlock | BaseException | None],
         stopped: threading.Event,
-        clock: Clock | None,
     ) -> None:
         self.replica = replica
         self.response: Any = None
         self._board = board
-        self._place = [role for role, _ in board.job.layout].index(replica[0]), replica[1]
+        self._place = [role for role, _ in board.now.job.layout].index(replica[0]), replica[1]
         self._query = query
         self._filter = LineFilter(query)
         self._blocks = blocks
         self._stopped = stopped
-        self._clock = clock or Clock()
         #: By pod: a container that was restarted meanwhile may have answered in place of the one before.
         self._delivered: dict[str, _Delivered] = {}
 
-    def run(self) -> None:
+    def read(self) -> None:
         """Put blocks into the queue; None or an error at the end."""
         outcome: BaseException | None = None
         try:
-            done: set[PodRun] = set()
+            done: set[tuple[str, int]] = set()
             while (run := self._next(done)) is not None:
-                self._read(run)
-                done.add(run)
-            if not done and not self._stopped.is_set():
-                self._explain_absence()
+                self._read_run(run)
+                done.add(run.key)
+            if self._board.now.is_lost(self._place) and not done and not self._stopped.is_set():
+                log.warning("there is no pod of %s/%d, so there is no log of it", *self.replica)
         except BaseException as error:
-            outcome = None if self._stopped.is_set() else error
+            outcome = error
         self._put(outcome)
 
     def _put(self, item: LogBlock | BaseException | None) -> None:
@@ -270,34 +297,33 @@ class _ReplicaReader:
                 self._blocks.put(item, timeout=0.5)
                 return
 
-    def _next(self, done: set[PodRun]) -> PodRun | None:
+    def _next(self, done: Container[tuple[str, int]]) -> Run | None:
         """Wait for a run that has begun and was not read; None if there will be none."""
         board = self._board
         with board.changed:
             while not self._stopped.is_set():
                 if board.error is not None:
                     raise board.error
-                run = next((each for each in board.runs(self._place) if each not in done), None)
-                if run is not None or not self._query.should_tail or board.is_over(self._place):
+                run = next((each for each in board.now.runs(self._place) if each.key not in done), None)
+                if run is not None or not self._query.should_tail or board.now.is_over(self._place):
                     return run
                 board.changed.wait()
         return None
 
-    def _read(self, run: PodRun) -> None:
-        delivered = self._delivered.setdefault(run.uid, _Delivered())
-        backoff = Backoff(0.25, 10.0, clock=self._clock, stop=self._stopped)
-        path = core_path("pods", self._board.job.namespace, run.pod, "log")
+    def _read_run(self, run: Run) -> None:
+        delivered = self._delivered.setdefault(run.name, _Delivered())
+        backoff = Backoff(0.25, 10.0, stop=self._stopped)
+        path = core_path("pods", self._board.now.job.namespace, run.name, "log")
         was_whole = False  # the last read came to the end of what had been written
         is_first = True
         while not self._stopped.is_set():
-            with self._board.changed:
-                state = self._board.state(run)
-            follow = self._query.should_tail and not state.has_ended
+            run = self._board.now.later(run)
+            follow = self._query.should_tail and not run.has_ended
             params = {
-                "container": logged_container(state.pod),
+                "container": logged_container(run.pod),
                 "timestamps": "true",
                 "follow": "true" if follow else None,
-                "previous": "true" if state.is_previous else None,
+                "previous": "true" if run.is_previous else None,
                 "sinceTime": delivered.since() or _since(self._query),
             }
             try:
@@ -307,7 +333,7 @@ class _ReplicaReader:
             except KubernetesError as error:
                 is_last = not follow and backoff.failures + 1 >= LAST_ATTEMPTS
                 # there is no pod, or no log of it any more
-                if error.status == 404 or (state.has_ended and (error.status == 400 or is_last)):
+                if error.status == 404 or (run.has_ended and (error.status == 400 or is_last)):
                     self._explain_end(run, delivered, error)
                     return
                 if is_last or error.status in (401, 403):
@@ -317,7 +343,7 @@ class _ReplicaReader:
             if delivered.has_lost_place or (not delivered.is_in_place and is_whole and not was_whole):
                 log.warning(
                     "the log of %s was rotated while it could not be read: lines after %s may be missing",
-                    run.pod,
+                    run.name,
                     last.decode(),
                 )
             if is_whole and not follow:
@@ -329,7 +355,7 @@ class _ReplicaReader:
                 backoff.reset()
             else:  # followed logs that end at once are not asked for in a tight loop
                 with self._board.changed:
-                    if not self._board.state(run).has_ended:
+                    if not self._board.now.later(run).has_ended:
                         self._board.changed.wait(backoff.delay())
 
     def _read_once(self, path: str, params: dict[str, Any], delivered: _Delivered) -> tuple[bool, int]:
@@ -340,7 +366,7 @@ class _ReplicaReader:
         count = size = 0
         lines: list[Line] = []
         is_whole = False
-        with self._board.job.server.stream(path, silence=SILENCE, **params) as response:
+        with self._board.now.job.server.stream(path, silence=SILENCE, **params) as response:
             self.response = response
             about_socket = response.extensions["network_stream"].get_extra_info
             try:
@@ -375,44 +401,31 @@ class _ReplicaReader:
             data = self._filter.select_at(time_ns, text) if stamp else self._filter.select(text)
             yield TimedLine.at(time_ns, data) if query.timed else data
 
-    def _explain_absence(self) -> None:
-        """Say that there is no log of a job that is over."""
-        with self._board.changed:
-            is_lost = self._board.is_over(self._place) and not self._board.attempts(self._place)
-        if is_lost:
-            log.warning("there is no pod of %s/%d, so there is no log of it", *self.replica)
-
-    def _explain_beginning(self, run: PodRun, delivered: _Delivered) -> None:
+    def _explain_beginning(self, run: Run, delivered: _Delivered) -> None:
         """Say that the kubelet seems to have rotated a log before it was read.
 
         Nothing tells for sure. A program that writes evenly has run longer before the lines that are left
         than while it wrote them.
         """
-        with self._board.changed:
-            state = self._board.state(run)
-        ran = inner(container_status(state.pod), "lastState" if state.is_previous else "state")
-        began = seconds((ran.get("terminated") or ran.get("running") or {}).get("startedAt"))
-        if began is None or not delivered.first or self._query.since or delivered.size < LEAST_ROTATED:
+        if run.began is None or self._query.since or delivered.size < LEAST_ROTATED or not delivered.first:
             return
         first, last = nanoseconds(delivered.first) / 1e9, nanoseconds(delivered.last) / 1e9
-        if first - began > max(last - first, 1.0):
+        if first - run.began > max(last - first, 1.0):
             log.warning(
                 "the log of %s begins %d s after its program: if the kubelet has rotated it, lines before "
                 "that are missing",
-                run.pod,
-                first - began,
+                run.name,
+                first - run.began,
             )
 
-    def _explain_end(self, run: PodRun, delivered: _Delivered, error: KubernetesError) -> None:
+    def _explain_end(self, run: Run, delivered: _Delivered, error: KubernetesError) -> None:
         """Deliver what the pod's status keeps of a log that can no longer be read."""
-        with self._board.changed:
-            pod = self._board.state(run).pod
-        message = str(last_end(pod).get("message") or "")
+        message = str(last_end(self._board.now.later(run).pod).get("message") or "")
         if message and not delivered.newest and not message.lstrip().startswith("{"):
             self._emit([(b"", message.removesuffix("\n").encode("utf-8", "surrogateescape") + b"\n")])
-            log.warning("only the end of the log of %s is left: %s", run.pod, error.message)
+            log.warning("only the end of the log of %s is left: %s", run.name, error.message)
         else:
-            log.warning("the log of %s cannot be read to its end: %s", run.pod, error.message)
+            log.warning("the log of %s cannot be read to its end: %s", run.name, error.message)
 
 
 def _broken() -> tuple[type[Exception], ...]:
