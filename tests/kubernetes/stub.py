@@ -30,7 +30,6 @@ _PATH = re.compile(
     r"(?:/namespaces/(?P<ns>[^/]+))?/(?P<plural>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[a-z]+))?"
 )
 INDEX = "batch.kubernetes.io/job-completion-index"
-KINDS = {"jobs": "Job", "pods": "Pod", "services": "Service", "secrets": "Secret", "jobsets": "JobSet"}
 
 Answer = tuple[int, dict[str, Any], dict[str, str]]
 
@@ -116,7 +115,6 @@ class Stub:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.threads: list[threading.Thread] = []
         self.stopped = False
-        self.pages: dict[str, list[dict[str, Any]]] = {}
         self.validate: Callable[[dict[str, Any]], str] = lambda manifest: ""
         stub = self
 
@@ -677,7 +675,7 @@ class _Handler(BaseHTTPRequestHandler):
             if end < len(items):
                 metadata["continue"] = str(end)
             return {
-                "kind": f"{KINDS.get(plural, 'Thing')}List",
+                "kind": "List",
                 "metadata": metadata,
                 "items": items[start:end],
             }

@@ -16,8 +16,7 @@ import pytest
 from shunter.cli import main
 from shunter.errors import EXIT_NO_SUCH_JOB, ConfigError, UnknownAppException
 from shunter.runner import get_runner
-from shunter.schedulers.api import Check, Dependency, attempt
-from shunter.schedulers.capabilities import capabilities_of
+from shunter.schedulers.api import Check, attempt
 from shunter.schedulers.kubernetes_scheduler.client import KubernetesError
 from shunter.schedulers.kubernetes_scheduler.jobs import NAMES_PER_CALL
 from shunter.schedulers.kubernetes_scheduler.names import seconds
@@ -25,7 +24,6 @@ from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesSchedule
 from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from shunter.why.explanation import explain
 from shunter.workspace.toolkit_files import toolkit_archive
-from tests.cluster_hosts import wait_until
 from tests.kubernetes.jobs import app, problems_of, role
 from tests.kubernetes.stub import Stub, failure
 from tests.receiver import receiving
@@ -42,6 +40,14 @@ def name_of(app_id: str) -> str:
 
 
 # ---- submitting
+
+
+def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    refusal = (403, failure(403, "Forbidden", "cannot patch services"), {})
+    stub.faults = lambda method, path, params: refusal if method == "PATCH" else None
+    with pytest.warns(RuntimeWarning, match="is not removed together with its job"):
+        scheduler.submit(app(role(num_replicas=2)), {})
 
 
 def test_replicas_see_what_they_are(stub: Stub, scheduler: Scheduler) -> None:
@@ -184,14 +190,6 @@ def test_warnings_of_the_server_are_shown(stub: Stub, scheduler: Scheduler) -> N
         scheduler.submit(app(), {})
 
 
-def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Scheduler) -> None:
-    stub.runs_pods = False
-    refusal = (403, failure(403, "Forbidden", "cannot patch services"), {})
-    stub.faults = lambda method, path, params: refusal if method == "PATCH" else None
-    with pytest.warns(RuntimeWarning, match="is not removed together with its job"):
-        scheduler.submit(app(role(num_replicas=2)), {})
-
-
 @pytest.mark.parametrize(
     ("cfg", "said"),
     [
@@ -239,13 +237,6 @@ def test_kind_auto_is_a_jobset_where_there_is_jobset(stub: Stub, scheduler: Sche
     assert scheduler.exists(app_id)
     with closing(create_scheduler("other")) as stranger:
         assert stranger.exists(app_id), "without a history it is found by its label"
-
-
-def test_after_is_refused(scheduler: Scheduler, stub: Stub) -> None:
-    info = scheduler.submit_dryrun(app(), {})
-    with pytest.raises(ConfigError, match="kubernetes cannot let a job wait for others"):
-        scheduler._depend_on(info, [Dependency("default:a", False)])
-    assert not capabilities_of(scheduler)["after"]
 
 
 # ---- ending
@@ -503,23 +494,6 @@ def test_waiting_is_watching(stub: Stub, scheduler: Scheduler) -> None:
     assert response.state is AppState.SUCCEEDED
 
 
-def test_the_command_line_hears_of_the_end(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
-    """It watches, so that the end is known at once and waiting takes few requests."""
-    stub.runs_pods = False
-    app_id = scheduler.submit(app(), {})
-
-    def end() -> None:
-        stub.wait_for(lambda: any("watch=true" in each for each in stub.requests))
-        stub.change("jobs", name_of(app_id), active=1, ready=1)
-        stub.change("jobs", name_of(app_id), conditions=[{"type": "Complete", "status": "True"}])
-
-    thread = threading.Thread(target=end)
-    thread.start()
-    done = run_cli("wait", f"kubernetes://test/{app_id}", XDG_STATE_HOME=str(tmp_path / "state"))
-    thread.join()
-    assert (done.returncode, done.stdout.split()) == (0, ["SUCCEEDED"]), done.stderr
-
-
 def test_where_watching_is_not_allowed_the_job_is_asked_for(stub: Stub, scheduler: Scheduler) -> None:
     stub.runs_pods = False
     app_id = scheduler.submit(app(), {})
@@ -717,26 +691,3 @@ def test_why_tells_how_to_avoid_a_node_with_a_broken_gpu(stub: Stub, scheduler: 
     required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     excluded = [each["values"] for each in required["nodeSelectorTerms"][0]["matchFields"]]
     assert excluded == [["node-9"], ["node-1"]]
-
-
-@pytest.mark.slow
-def test_why_tells_of_a_pod_that_hangs(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
-    (tmp_path / "toolkit.pyz").write_bytes(toolkit_archive())
-    (tmp_path / "t.py").write_text("import time\ntime.sleep(600)")
-    document = {"version": 1, "name": "job", "program": "t.py", "code": str(tmp_path), "host_count": 1}
-    train = role(
-        entrypoint=sys.executable,
-        args=["-S", str(tmp_path / "toolkit.pyz"), "train"],
-        env={"SHUNTER_JOB": json.dumps(document), "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")},
-    )
-    with get_runner("s") as runner:
-        handle = runner.run(app(train), "kubernetes", {"hang_timeout": 0.5})
-
-        def noted() -> list[str]:
-            status = runner.status(handle)
-            assert status is not None
-            return explain(runner, handle, status).status.replicas()[0].notes
-
-        found = "it hangs: no output for 0.5 s and no GPU activity; its log has the stacks"
-        wait_until(lambda: noted() == [found], "the note")
-        runner.cancel(handle)

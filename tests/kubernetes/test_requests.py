@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.errors import ConfigError, InvalidRunConfigException
+from shunter.errors import ConfigError
 from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.pods import _text, original_text, toleration
 from shunter.schedulers.kubernetes_scheduler.rules import job_specs, pod_templates
@@ -311,11 +311,6 @@ def test_options_of_mcad_are_refused_with_what_replaces_them(name: str, replacem
     with pytest.raises(ConfigError) as caught:
         create_scheduler("s").submit_dryrun(app(), {name: "x"})
     assert replacement in caught.value.hint
-
-
-def test_unknown_options_are_refused() -> None:
-    with pytest.raises(InvalidRunConfigException, match="no option 'name_space'"):
-        create_scheduler("s").submit_dryrun(app(), {"name_space": "x"})
 
 
 def test_fewer_replicas_than_wanted_are_warned_of() -> None:

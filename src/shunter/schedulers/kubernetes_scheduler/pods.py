@@ -425,9 +425,3 @@ def toleration(text: str) -> dict[str, str]:
     if effect:
         found["effect"] = effect
     return found
-
-
-def with_labels(pod: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-    """Return a pod with our labels, which an overlay cannot replace."""
-    metadata = dict(pod.get("metadata") or {})
-    return {**pod, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
