@@ -19,10 +19,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -80,48 +79,7 @@ def connect(context: str, kubeconfig: str, timeout: float) -> ClusterConnection:
         ConfigError: there is no kubeconfig, or it does not hold what is needed.
         AccessError: the credential plug-in fails.
     """
-    paths = _files(kubeconfig)
-    if not paths:
-        return _connect_as_pod(context, timeout)
-    shown = ", ".join(paths)
-    try:
-        merged = _merged([_read(path) for path in paths])
-        name = _context_name(merged, context, shown)
-        chosen = merged["contexts"][name]
-        cluster, user = merged["clusters"][chosen["cluster"]], merged["users"].get(chosen.get("user"), {})
-        plugin = CredentialPlugin(user.pop("exec"), cluster) if user.get("exec") else None
-        if plugin is not None:
-            user.update(plugin.first())
-        content = {
-            "clusters": [{"name": "it", "cluster": cluster}],
-            "users": [{"name": "it", "user": user}],
-            "contexts": [{"name": name, "context": {"cluster": "it", "user": "it"}}],
-        }
-        config = KubeConfig.from_dict(content).get(name)
-    except ConfigError:
-        raise
-    except (LightkubeError, AttributeError, KeyError, TypeError, ValueError) as error:  # not of this form
-        raise ConfigError(f"{shown} is not a kubeconfig: {type(error).__name__}: {error}") from None
-    return _connection(config, timeout, cluster, user, plugin)
-
-
-def _connect_as_pod(context: str, timeout: float) -> ClusterConnection:
-    if context:
-        raise ConfigError(f"there is no kubeconfig, so there is no context {context!r}", hint=_NO_FILE)
-    try:
-        config = KubeConfig.from_service_account().get()
-    except (LightkubeError, KeyError):
-        raise ConfigError("there is no kubeconfig", hint=_NO_FILE) from None
-    return _connection(config, timeout)
-
-
-def _connection(
-    config: Any,
-    timeout: float,
-    cluster: Mapping[str, Any] = MappingProxyType({}),
-    user: Mapping[str, Any] = MappingProxyType({}),
-    plugin: CredentialPlugin | None = None,
-) -> ClusterConnection:
+    config, cluster, user, plugin = _load(context, kubeconfig)
     proxy = str(cluster.get("proxy-url") or "") or None
     patience = httpx2.Timeout(timeout, connect=10.0)
     try:
@@ -140,11 +98,46 @@ def _connection(
     # each log that is followed is a connection
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
     client = httpx2.Client(**params, limits=limits, headers=_impersonation(user))
+    ends = plugin.certificate_ends if plugin is not None else None
     name = config.context_name if cluster else ""
-    return ClusterConnection(client, config.cluster.server, name, plugin.certificate_ends if plugin else None)
+    return ClusterConnection(client, config.cluster.server, name, ends)
 
 
-def _impersonation(user: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _load(
+    context: str, kubeconfig: str
+) -> tuple[Any, dict[str, Any], dict[str, Any], CredentialPlugin | None]:
+    """Return a context as lightkube has it, its cluster and its user, and the plug-in that was started."""
+    paths = _files(kubeconfig)
+    if not paths and context:
+        raise ConfigError(f"there is no kubeconfig, so there is no context {context!r}", hint=_NO_FILE)
+    if not paths:
+        try:
+            return KubeConfig.from_service_account().get(), {}, {}, None
+        except (LightkubeError, KeyError):
+            raise ConfigError("there is no kubeconfig", hint=_NO_FILE) from None
+    shown = ", ".join(paths)
+    try:
+        merged = _merged([_read(path) for path in paths])
+        name = _context_name(merged, context, shown)
+        chosen = merged["contexts"][name]
+        cluster, user = merged["clusters"][chosen["cluster"]], merged["users"].get(chosen.get("user"), {})
+        plugin = None
+        if user.get("exec"):
+            plugin = CredentialPlugin(user.pop("exec"), cluster)
+            user.update(plugin.first())
+        content = {
+            "clusters": [{"name": "it", "cluster": cluster}],
+            "users": [{"name": "it", "user": user}],
+            "contexts": [{"name": name, "context": {"cluster": "it", "user": "it"}}],
+        }
+        return KubeConfig.from_dict(content).get(name), cluster, user, plugin
+    except ConfigError:
+        raise
+    except (LightkubeError, AttributeError, KeyError, TypeError, ValueError) as error:  # not of this form
+        raise ConfigError(f"{shown} is not a kubeconfig: {type(error).__name__}: {error}") from None
+
+
+def _impersonation(user: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the headers by which a user acts as another one (``as`` of a kubeconfig).
 
     https://kubernetes.io/docs/reference/access-authn-authz/user-impersonation/

@@ -15,7 +15,7 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,8 +62,8 @@ FIRST_NOTICE, NEXT_NOTICE = 5.0, 30.0
 #: Seconds without a byte after which a followed log is opened again: the connection may be dead.
 SILENCE = 300.0
 
-#: The time and the text of a line.
-Line = tuple[bytes, bytes]
+#: The time of a line in nanoseconds, 0 if unknown, and its text.
+Line = tuple[int, bytes]
 
 
 @dataclass(frozen=True)
@@ -327,7 +327,8 @@ class _ReplicaReader:
                 "sinceTime": delivered.since() or _since(self._query),
             }
             try:
-                last = delivered.begin(is_first)
+                last = delivered.last
+                delivered.begin(is_first)
                 is_first = False
                 is_whole, count = self._read_once(path, params, delivered)
             except KubernetesError as error:
@@ -344,7 +345,7 @@ class _ReplicaReader:
                 log.warning(
                     "the log of %s was rotated while it could not be read: lines after %s may be missing",
                     run.name,
-                    last.decode(),
+                    _text(last / 1e9),
                 )
             if is_whole and not follow:
                 self._emit(delivered.rest())
@@ -396,9 +397,8 @@ class _ReplicaReader:
         if not (query.timed or query.since or query.until):
             yield self._filter.select(b"".join(text for _, text in lines))
             return
-        for stamp, text in lines:
-            time_ns = nanoseconds(stamp) if stamp else 0
-            data = self._filter.select_at(time_ns, text) if stamp else self._filter.select(text)
+        for time_ns, text in lines:
+            data = self._filter.select_at(time_ns, text) if time_ns else self._filter.select(text)
             yield TimedLine.at(time_ns, data) if query.timed else data
 
     def _explain_beginning(self, run: Run, delivered: _Delivered) -> None:
@@ -409,7 +409,7 @@ class _ReplicaReader:
         """
         if run.began is None or self._query.since or delivered.size < LEAST_ROTATED or not delivered.first:
             return
-        first, last = nanoseconds(delivered.first) / 1e9, nanoseconds(delivered.last) / 1e9
+        first, last = delivered.first / 1e9, delivered.last / 1e9
         if first - run.began > max(last - first, 1.0):
             log.warning(
                 "the log of %s begins %d s after its program: if the kubelet has rotated it, lines before "
@@ -422,7 +422,7 @@ class _ReplicaReader:
         """Deliver what the pod's status keeps of a log that can no longer be read."""
         message = str(last_end(self._board.now.later(run).pod).get("message") or "")
         if message and not delivered.newest and not message.lstrip().startswith("{"):
-            self._emit([(b"", message.removesuffix("\n").encode("utf-8", "surrogateescape") + b"\n")])
+            self._emit([(0, message.removesuffix("\n").encode("utf-8", "surrogateescape") + b"\n")])
             log.warning("only the end of the log of %s is left: %s", run.name, error.message)
         else:
             log.warning("the log of %s cannot be read to its end: %s", run.name, error.message)
@@ -436,84 +436,72 @@ def _broken() -> tuple[type[Exception], ...]:
 
 
 class _Delivered:
-    """What was delivered of a log, as far as it may be read again."""
+    """What was delivered of a log, as far as it may be read again. Times are in nanoseconds; 0 is none."""
 
     def __init__(self) -> None:
-        #: The second of the latest line; 0 before the first.
-        self.newest = 0
+        #: The time of the first line, of the latest one, and of the last one.
+        self.first = self.newest = self.last = 0
+        self.size = 0
         #: Whether this read has come to lines that were expected again, or expects none.
         self.is_in_place = True
         #: Whether a line came before those that were expected, which must have been there.
         self.has_lost_place = False
-        #: The times of the first and the last line, and the bytes of all.
-        self.first = self.last = b""
-        self.size = 0
-        #: The times of recent lines by their second; of the current second, and as which text it is written.
-        self._recent: dict[int, list[bytes]] = {}
-        self._stamps: list[bytes] = []
-        self._second = 0
-        self._prefix = b""
-        self._expected: Counter[bytes] = Counter()
-        self._bound = 0
+        #: The times of the lines since `_bound`; and those of them that this read has not come to.
+        self._recent: deque[int] = deque()
+        self._expected: Counter[int] = Counter()
         self._partial = b""
 
-    def begin(self, is_first: bool) -> bytes:
-        """Expect the recent lines again, unless this is another run; returns the time of the last line."""
+    @property
+    def _bound(self) -> int:
+        """The time from which lines are remembered, a whole second: the kubelet knows no other."""
+        return (self.newest // 10**9 - OVERLAP) * 10**9
+
+    def begin(self, is_first: bool) -> None:
+        """Expect the recent lines again, unless this is another run."""
         self._partial = b""
-        self._expected = Counter(stamp for stamps in self._recent.values() for stamp in stamps)
-        self._bound = self.newest - OVERLAP
+        self._expected = Counter(time for time in self._recent if time >= self._bound)
         self.is_in_place = is_first or not self._expected
         self.has_lost_place = False
-        return self.last
 
     def since(self) -> str | None:
         """Return the time from which the log is read again; None at first."""
-        return _text(self.newest - OVERLAP) if self.newest else None
+        return _text(self._bound / 1e9) if self.newest else None
 
     def new_lines(self, chunk: bytes) -> list[Line]:
-        """Return the time and text of those whole lines that were not delivered before."""
+        """Return those whole lines that were not delivered before."""
         *lines, self._partial = (self._partial + chunk).split(b"\n")
+        self.size += len(chunk)
         new: list[Line] = []
         for line in lines:
             stamp, _, text = line.partition(b" ")
-            if stamp[:19] != self._prefix and not self._begin_second(stamp):
+            try:
+                time_ns = nanoseconds(stamp)
+            except ValueError:
                 if not self.newest:  # the kubelet's own words, such as "failed to open log file"
-                    new.append((b"", line + b"\n"))
+                    new.append((0, line + b"\n"))
                 continue
-            if self._expected and self._is_known(stamp):
+            if self._expected and self._is_known(time_ns):
                 continue
-            self._stamps.append(stamp)
-            new.append((stamp, text + b"\n"))
-        self.size += len(chunk)
-        if new:
-            self.first, self.last = self.first or new[0][0], new[-1][0] or self.last
+            self.first, self.last = self.first or time_ns, time_ns
+            self.newest = max(self.newest, time_ns)
+            self._recent.append(time_ns)
+            new.append((time_ns, text + b"\n"))
+        while self._recent and self._recent[0] < self._bound:
+            self._recent.popleft()
         return new
 
     def rest(self) -> list[Line]:
         """Return the last line, which has no line end; empty if there is none."""
         lines = self.new_lines(b"\n") if self._partial else []
-        return [(stamp, text.removesuffix(b"\n")) for stamp, text in lines]
+        return [(time_ns, text.removesuffix(b"\n")) for time_ns, text in lines]
 
-    def _begin_second(self, stamp: bytes) -> bool:
-        """Note the second in which the next lines were written; False if this is no time."""
-        try:
-            self._second = nanoseconds(stamp) // 10**9
-        except ValueError:
-            return False
-        self._prefix = stamp[:19]
-        self.newest = max(self.newest, self._second)
-        for old in [second for second in self._recent if second < self.newest - OVERLAP]:
-            del self._recent[old]
-        self._stamps = self._recent.setdefault(self._second, [])
-        return True
-
-    def _is_known(self, stamp: bytes) -> bool:
+    def _is_known(self, time_ns: int) -> bool:
         """Tell whether a line was delivered before, and notice when those that are expected do not come."""
-        if self._expected[stamp] > 0:
-            self._expected[stamp] -= 1
+        if self._expected[time_ns] > 0:
+            self._expected[time_ns] -= 1
             self.is_in_place = True
             return True
-        if self._second < self._bound:
+        if time_ns < self._bound:
             return True  # delivered so long ago that it is not remembered
         self.has_lost_place |= not self.is_in_place
         self.is_in_place = True
