@@ -249,8 +249,9 @@ def read_logs(job: FoundJob, replicas: Sequence[tuple[str, int]], query: LogQuer
                 board.changed.notify_all()
             for reader in readers:
                 break_off(reader.response)
+            deadline = time.monotonic() + 1.0
             for thread in threads:
-                thread.join(1)
+                thread.join(max(deadline - time.monotonic(), 0.0))
 
     return last_lines(everything(), query.last, replicas)
 

@@ -400,28 +400,25 @@ def _placement(resource: Resource, opts: KubernetesOpts) -> dict[str, Any]:
     return found
 
 
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_TOLERATION = re.compile(
+    r"(?P<key>[^=:]+)(?P<equals>=(?P<value>[^:]*))?(?::(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?"
+)
 
 
 def toleration(text: str) -> dict[str, str]:
     """Read a toleration: ``KEY=VALUE:EFFECT``, parts of it, or ``*`` for every taint."""
-    pair, colon, effect = text.strip().rpartition(":") if ":" in text else (text.strip(), "", "")
-    key, equals, value = pair.partition("=")
-    wrong = (
-        (key != "*" and not names.is_label_key(key))
-        or (equals and not names.is_label_value(value))
-        or (colon and effect not in _EFFECTS)
-    )
-    if wrong:
+    match = _TOLERATION.fullmatch(text.strip())
+    if match is None or not (match["key"] == "*" or names.is_label_key(match["key"])):
         raise ConfigError(
             f"cannot read the toleration {text!r}",
-            hint=f"Write KEY=VALUE:EFFECT, KEY:EFFECT, KEY or *, with EFFECT of {', '.join(_EFFECTS)}.",
+            hint="Write KEY=VALUE:EFFECT, KEY:EFFECT, KEY or *; the effect is NoSchedule, PreferNoSchedule or"
+            " NoExecute.",
         )
-    found = {"operator": "Equal" if equals else "Exists"}
-    if key != "*":
-        found["key"] = key
-    if equals:
-        found["value"] = value
-    if effect:
-        found["effect"] = effect
-    return found
+    toleration = {"operator": "Equal" if match["equals"] else "Exists"}
+    if match["key"] != "*":
+        toleration["key"] = match["key"]
+    if match["equals"]:
+        toleration["value"] = match["value"]
+    if match["effect"]:
+        toleration["effect"] = match["effect"]
+    return toleration
