@@ -20,7 +20,7 @@ import pytest
 
 from shunter.backoff import Clock
 from shunter.errors import AccessError, ConfigError
-from shunter.schedulers.kubernetes_scheduler.client import ApiServer, Changes, KubernetesError
+from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, Changes, KubernetesError
 from shunter.schedulers.kubernetes_scheduler.kubeconfig import connect
 from tests.backends import need
 from tests.kubernetes.certificates import Authority
@@ -67,7 +67,7 @@ def pod(name: str, **labels: str) -> dict[str, Any]:
 
 
 def test_pages(server: ApiServer, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.client.PAGE_SIZE", 2)
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.api_server.PAGE_SIZE", 2)
     for number in range(5):
         stub.put("pods", pod(f"pod-{number}"))
     items = server.items(PODS)
@@ -294,7 +294,7 @@ def test_a_plugin_beside_its_kubeconfig_does_not_read_our_input(stub: Stub, tmp_
     user["exec"]["interactiveMode"] = "IfAvailable"
     path = stub.kubeconfig(tmp_path / "config", **user)
     code = (
-        "import sys; from shunter.schedulers.kubernetes_scheduler.client import ApiServer\n"
+        "import sys; from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer\n"
         f"ApiServer('', {path!r}).get('/version'); print(sys.stdin.read())"
     )
     done = subprocess.run(
@@ -343,20 +343,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path)
     with made.stub:
         yield made
-
-
-def test_client_certificates(cluster: Cluster) -> None:
-    cluster.stub.users = {"me"}
-    mine = cluster.authority.issue("me", address="")
-    data = {
-        "client-certificate-data": base64.b64encode(mine.pem).decode(),
-        "client-key-data": base64.b64encode(mine.key).decode(),
-    }
-    with closing(cluster.server(**data)) as server:
-        assert server.get("/version")
-    cluster.stub.users = {"somebody else"}
-    with closing(cluster.server(**data)) as server, pytest.raises(AccessError, match="have they expired"):
-        server.get("/version")
 
 
 @pytest.mark.parametrize(

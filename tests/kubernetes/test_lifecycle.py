@@ -17,7 +17,7 @@ from shunter.cli import main
 from shunter.errors import EXIT_NO_SUCH_JOB, ConfigError, UnknownAppException
 from shunter.runner import get_runner
 from shunter.schedulers.api import Check, attempt
-from shunter.schedulers.kubernetes_scheduler.client import KubernetesError
+from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
 from shunter.schedulers.kubernetes_scheduler.jobs import NAMES_PER_CALL
 from shunter.schedulers.kubernetes_scheduler.names import seconds
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler, create_scheduler
@@ -196,6 +196,7 @@ def test_warnings_of_the_server_are_shown(stub: Stub, scheduler: Scheduler) -> N
         ({"kind": "jobset"}, "has no JobSet"),
         ({"queue": "default"}, "has no Volcano"),
         ({"gang": True}, "PodGroups"),
+        ({"local_queue": "gpus"}, "has no Kueue"),
     ],
 )
 def test_what_the_cluster_lacks_is_said_before_anything_is_made(

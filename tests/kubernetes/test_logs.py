@@ -11,7 +11,7 @@ import pytest
 
 from shunter.errors import AccessError
 from shunter.schedulers.api import LogQuery
-from shunter.schedulers.kubernetes_scheduler.client import KubernetesError
+from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler
 from shunter.specs import AppState
 from tests.cluster_hosts import wait_until

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from shunter.errors import ConfigError
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler
 from shunter.schedulers.kubernetes_scheduler.states import job_reason, pod_reason
 from shunter.specs import AppState, Resource, RetryPolicy
@@ -416,12 +415,6 @@ def test_a_suspended_job_says_what_it_waits_for(
     assert response.roles_statuses[0].replicas[0].state is AppState.SUSPENDED
     [row] = scheduler.list({"states": {AppState.SUSPENDED}})
     assert row.app_id == app_id
-
-
-def test_without_kueue_nobody_would_resume_it(quiet: Stub, scheduler: Scheduler) -> None:
-    with pytest.raises(ConfigError, match="has no Kueue"):
-        scheduler.submit(app(), {"local_queue": "gpus"})
-    assert quiet.all("jobs") == []
 
 
 def test_a_failure_of_one_role_while_others_run(quiet: Stub, scheduler: Scheduler) -> None:

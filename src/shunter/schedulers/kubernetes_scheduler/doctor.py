@@ -8,7 +8,7 @@ from typing import Any
 from shunter.errors import ShunterError
 from shunter.schedulers.job_images import check_images
 from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.client import ApiServer, KubernetesError
+from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
 from shunter.schedulers.kubernetes_scheduler.jobs import (
     GROUP_OF_KIND,
     KUEUE,
@@ -156,20 +156,20 @@ def _namespace_of(cfg: Mapping[str, Any]) -> str:
 def _namespace(server: ApiServer, cfg: Mapping[str, Any]) -> Iterator[Check]:
     name = _namespace_of(cfg)
     try:
-        there = server.find(f"/api/v1/namespaces/{name}")
+        namespace = server.find(f"/api/v1/namespaces/{name}")
     except KubernetesError as error:
         if error.status != 403:
             raise
         yield Check("namespace", None, f"{name} cannot be read: {error.message}")
         return
-    if there is None:
+    if namespace is None:
         yield Check("namespace", False, f"there is no namespace {name}", "Choose one: -cfg namespace=NAME.")
         return
     yield Check("namespace", True, name)
     account = cfg.get("service_account")
     if account:
-        found = server.find(core_path("serviceaccounts", name, str(account)))
-        yield Check("service account", found is not None, f"{account}{'' if found else ' does not exist'}")
+        exists = server.find(core_path("serviceaccounts", name, str(account)))
+        yield Check("service account", exists is not None, f"{account}{'' if exists else ' does not exist'}")
 
 
 def _permissions(server: ApiServer, cfg: Mapping[str, Any]) -> Iterator[Check]:
@@ -190,13 +190,13 @@ def _permissions(server: ApiServer, cfg: Mapping[str, Any]) -> Iterator[Check]:
 
 def _may(server: ApiServer, namespace: str, group: str, resource: str, verb: str) -> bool:
     name, _, part = resource.partition("/")
-    wanted = {"namespace": namespace, "group": group, "resource": name, "verb": verb}
+    attributes = {"namespace": namespace, "group": group, "resource": name, "verb": verb}
     if part:
-        wanted["subresource"] = part
+        attributes["subresource"] = part
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": wanted},
+        "spec": {"resourceAttributes": attributes},
     }
     answer = server.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
     return bool((answer.get("status") or {}).get("allowed"))

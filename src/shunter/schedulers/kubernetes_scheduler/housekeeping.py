@@ -13,9 +13,9 @@ from typing import Any
 
 from shunter.schedulers.api import not_ended
 from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.client import ApiServer, KubernetesError
+from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
 from shunter.schedulers.kubernetes_scheduler.jobs import (
-    FoundJob,
+    ClusterJob,
     core_path,
     list_jobs,
     list_path,
@@ -32,7 +32,7 @@ from shunter.system.identity import user_name
 COMMANDS = "/apis/bus.volcano.sh/v1alpha1"
 
 
-def cancel(job: FoundJob) -> None:
+def cancel(job: ClusterJob) -> None:
     """Stop a job that has not ended.
 
     Raises:
@@ -61,7 +61,7 @@ def cancel(job: FoundJob) -> None:
             job.server.merge(f"{workloads_path(job)}/{names.name_of(workload)}", {"spec": {"active": False}})
 
 
-def _abort(job: FoundJob, item: dict[str, Any]) -> None:
+def _abort(job: ClusterJob, item: dict[str, Any]) -> None:
     """Have Volcano abort a job, by a Command, as vcctl does."""
     name = names.name_of(item)
     target = {"apiVersion": item["apiVersion"], "kind": "Job", "name": name, "controller": True}
@@ -80,7 +80,7 @@ def _abort(job: FoundJob, item: dict[str, Any]) -> None:
     job.server.create(f"{COMMANDS}/namespaces/{job.namespace}/commands", command, attempts=1)
 
 
-def delete(job: FoundJob) -> None:
+def delete(job: ClusterJob) -> None:
     """Delete everything that belongs to a job: pods and logs go too.
 
     Raises:
@@ -100,7 +100,7 @@ def unused(server: ApiServer, namespace: str, older_than: float) -> list[Leftove
     """Return Secrets and Services of ours that no job owns, older than some seconds."""
     now = time.time()
     known = {job.name for job in list_jobs(server, namespace)}
-    found = []
+    leftovers = []
     for plural in ("secrets", "services"):
         path = core_path(plural, namespace)
         for item in server.items(path, labelSelector=names.LABEL_JOB):
@@ -109,5 +109,5 @@ def unused(server: ApiServer, namespace: str, older_than: float) -> list[Leftove
             if job not in known and age >= older_than:
                 name = f"{plural.removesuffix('s')} {names.name_of(item)}"
                 app_id = names.make_app_id(namespace, job)
-                found.append(Leftover(f"{path}/{names.name_of(item)}", name, age, app_id=app_id))
-    return found
+                leftovers.append(Leftover(f"{path}/{names.name_of(item)}", name, age, app_id=app_id))
+    return leftovers

@@ -13,30 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.client import ApiServer, KubernetesError
+from shunter.schedulers.kubernetes_scheduler import names, states
+from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
 from shunter.schedulers.kubernetes_scheduler.failure_policy import verdict
 from shunter.schedulers.kubernetes_scheduler.names import inner, seconds
 from shunter.schedulers.kubernetes_scheduler.options import JOB, JOBSET, VOLCANO
 from shunter.schedulers.kubernetes_scheduler.pods import original_text
 from shunter.schedulers.kubernetes_scheduler.rules import job_specs, pod_templates
-from shunter.schedulers.kubernetes_scheduler.states import (
-    CANCELLED,
-    EXIT,
-    RUNNING,
-    SUSPENDED,
-    TIMEOUT,
-    UNKNOWN,
-    WAITING,
-    KubeReason,
-    cause_of,
-    container_status,
-    job_reason,
-    last_end,
-    pod_reason,
-    report_of,
-    true_conditions,
-)
+from shunter.schedulers.kubernetes_scheduler.states import KubeReason
 from shunter.schedulers.responses import DescribeAppResponse, ListAppResponse
 from shunter.specs.app import Role
 from shunter.specs.named_resources_aws import INSTANCE_TYPE
@@ -72,7 +56,7 @@ def selectors(job_names: Iterable[str]) -> list[str]:
 
 
 @dataclass
-class FoundJob:
+class ClusterJob:
     """A job that was found.
 
     Args:
@@ -126,7 +110,7 @@ class FoundJob:
         """Ask for its pods."""
         return self.server.items(core_path("pods", self.namespace), labelSelector=self.selector)
 
-    def again(self) -> FoundJob | None:
+    def again(self) -> ClusterJob | None:
         """Ask for it again; None if it is gone."""
         return find_jobs(self.server, self.namespace, {self.name: self.kind}).get(self.name)
 
@@ -134,7 +118,7 @@ class FoundJob:
 # ---- finding
 
 
-def find_jobs(server: ApiServer, namespace: str, kinds: Mapping[str, str]) -> dict[str, FoundJob]:
+def find_jobs(server: ApiServer, namespace: str, kinds: Mapping[str, str]) -> dict[str, ClusterJob]:
     """Find jobs of one namespace; those that are not there are left out.
 
     Args:
@@ -142,17 +126,17 @@ def find_jobs(server: ApiServer, namespace: str, kinds: Mapping[str, str]) -> di
         namespace: the namespace.
         kinds: names, each with the kind of the job, "" if unknown.
     """
-    found: dict[str, FoundJob] = {}
+    jobs: dict[str, ClusterJob] = {}
     for kind in API_OF_KIND:
-        missing = [name for name, known in kinds.items() if known in (kind, "") and name not in found]
+        missing = [name for name, known in kinds.items() if known in (kind, "") and name not in jobs]
         if not missing or not (any(kinds[name] for name in missing) or _is_served(server, kind)):
             continue
         for selector in selectors(missing):
-            found.update({job.name: job for job in _select(server, namespace, kind, selector)})
-    return found
+            jobs.update({job.name: job for job in _select(server, namespace, kind, selector)})
+    return jobs
 
 
-def list_jobs(server: ApiServer, namespace: str) -> list[FoundJob]:
+def list_jobs(server: ApiServer, namespace: str) -> list[ClusterJob]:
     """Return all of our jobs in a namespace, or in all of them if it is ""."""
     return [
         job
@@ -166,7 +150,7 @@ def _is_served(server: ApiServer, kind: str) -> bool:
     return kind == JOB or GROUP_OF_KIND[kind] in server.groups()
 
 
-def _select(server: ApiServer, namespace: str, kind: str, selector: str) -> Iterable[FoundJob]:
+def _select(server: ApiServer, namespace: str, kind: str, selector: str) -> Iterable[ClusterJob]:
     """Return the jobs of one kind that a selector finds."""
     try:
         items = server.items(list_path(kind, namespace), labelSelector=selector)
@@ -174,14 +158,14 @@ def _select(server: ApiServer, namespace: str, kind: str, selector: str) -> Iter
         if error.status == 404:  # the cluster does not have this kind any more
             return []
         raise
-    jobs: dict[tuple[str, str], FoundJob] = {}
+    jobs: dict[tuple[str, str], ClusterJob] = {}
     for item in items:
         labels = names.labels_of(item)
         if labels.get(names.LABEL_KIND, kind) == kind:  # otherwise it is a Job of a JobSet
             item.setdefault("apiVersion", API_OF_KIND[kind])  # items of lists lack them
             item.setdefault("kind", "JobSet" if kind == JOBSET else "Job")
             where, name = str(inner(item, "metadata", "namespace") or namespace), labels[names.LABEL_JOB]
-            jobs.setdefault((where, name), FoundJob(server, where, name, kind)).objects.append(item)
+            jobs.setdefault((where, name), ClusterJob(server, where, name, kind)).objects.append(item)
     for job in jobs.values():
         job.objects.sort(key=_role_index)
     return jobs.values()
@@ -195,8 +179,8 @@ def _role_index(item: Mapping[str, Any]) -> int:
 # ---- the job as a whole
 
 
-def _reason(job: FoundJob) -> KubeReason:
-    reasons = [job_reason(each) for each in job.objects]
+def _reason(job: ClusterJob) -> KubeReason:
+    reasons = [states.job_reason(each) for each in job.objects]
     roles = [role for role, _ in job.layout]
     open_ones = [reason for reason in reasons if not is_terminal(reason.state)]
     failed = next((reason for reason in reasons if reason.state is AppState.FAILED), None)
@@ -204,19 +188,19 @@ def _reason(job: FoundJob) -> KubeReason:
         role = roles[_role_index(job.objects[reasons.index(failed)])]
         failed = KubeReason(failed.code, f"{role}: {failed.text}")
     if open_ones:
-        under_way = KubeReason(RUNNING) if len(open_ones) < len(reasons) else open_ones[0]
+        under_way = KubeReason(states.RUNNING) if len(open_ones) < len(reasons) else open_ones[0]
         reason = next((each for each in open_ones if each.state is AppState.RUNNING), under_way)
         return KubeReason(reason.code, f"{failed.text} (the other roles go on)") if failed else reason
-    cancelled = next((reason for reason in reasons if reason.code == CANCELLED), None)
+    cancelled = next((reason for reason in reasons if reason.code == states.CANCELLED), None)
     missing = len(roles) - len(reasons) if job.kind == JOB else 0
     if missing > 0 and not failed and not cancelled:
         return KubeReason(
-            UNKNOWN, f"{missing} of its {len(roles)} Jobs are gone, and how they ended is not known"
+            states.UNKNOWN, f"{missing} of its {len(roles)} Jobs are gone, and how they ended is not known"
         )
     return failed or cancelled or reasons[0]
 
 
-def brief(job: FoundJob) -> DescribeAppResponse:
+def brief(job: ClusterJob) -> DescribeAppResponse:
     """Describe a job without asking for its pods."""
     status = inner(job.objects[0], "status")
     roles = _roles(job)
@@ -232,7 +216,7 @@ def brief(job: FoundJob) -> DescribeAppResponse:
     )
 
 
-def row(job: FoundJob) -> ListAppResponse:
+def row(job: ClusterJob) -> ListAppResponse:
     """Return a job's row in a list."""
     name = names.labels_of(job.objects[0]).get(names.LABEL_APP_NAME, "")
     response = ListAppResponse(job.app_id, job.reason.state, name=name)
@@ -244,18 +228,18 @@ def row(job: FoundJob) -> ListAppResponse:
 _LAST_CONDITIONS = ("Complete", "Completed", "Failed", "Suspended")  # a cancelled job is suspended
 
 
-def _ended_at(job: FoundJob) -> float | None:
+def _ended_at(job: ClusterJob) -> float | None:
     """Return when the last of its objects got into its last state; None if it has not ended."""
     if not job.has_ended:
         return None
     times = [inner(item, "status", "state").get("lastTransitionTime") for item in job.objects]  # Volcano's
     for item in job.objects:
-        conditions = true_conditions(item).items()
+        conditions = states.true_conditions(item).items()
         times += [each.get("lastTransitionTime") for kind, each in conditions if kind in _LAST_CONDITIONS]
     return max(filter(None, map(seconds, times)), default=None)
 
 
-def _roles(job: FoundJob) -> list[Role]:
+def _roles(job: ClusterJob) -> list[Role]:
     """Rebuild the roles as far as the cluster keeps them: without mounts and retry policies."""
     roles: dict[str, Role] = {}
     for template in (template for item in job.objects for _, template in pod_templates(item)):
@@ -312,7 +296,7 @@ _GONE = "its pod is gone, and with it the reason for its failure"
 _STOPPED = (143, 137)
 
 
-def describe(job: FoundJob) -> DescribeAppResponse:
+def describe(job: ClusterJob) -> DescribeAppResponse:
     """Describe a job with its replicas: a call for its pods, and a few for what keeps it waiting."""
     response, reason = brief(job), job.reason
     attempts = group_pods(job.pods())
@@ -328,15 +312,15 @@ def describe(job: FoundJob) -> DescribeAppResponse:
         for index, (role, count) in enumerate(job.layout)
     ]
     replicas = [replica for role in response.roles_statuses for replica in role.replicas]
-    if reason.code == SUSPENDED:
+    if reason.code == states.SUSPENDED:
         response.msg = _why_suspended(job)
     elif not is_terminal(reason.state) and any(each.state is AppState.RUNNING for each in replicas):
         response.state = AppState.RUNNING
-        if reason.code == WAITING:  # the Job's own status lags behind
+        if reason.code == states.WAITING:  # the Job's own status lags behind
             response.msg = NONE
-    elif reason.code == WAITING:
+    elif reason.code == states.WAITING:
         # what keeps one of them waiting rather than that others start
-        waiting = sorted(reasons.values(), key=lambda each: each.code == WAITING)
+        waiting = sorted(reasons.values(), key=lambda each: each.code == states.WAITING)
         texts = [each.text for each in waiting if each.text]
         response.msg = (texts[0] if texts else "" if attempts else _why_no_pods(job)) or response.msg
     failed = [replica for replica in replicas if replica.state is AppState.FAILED]
@@ -365,23 +349,23 @@ def group_pods(pods: Iterable[dict[str, Any]]) -> dict[tuple[int, int], list[dic
 def _age(pod: Mapping[str, Any]) -> tuple[str, bool, str, bool, str]:
     """Return the key that sorts pods by creation time, which the cluster keeps only to the second."""
     created = str(inner(pod, "metadata", "creationTimestamp") or "")
-    ended = str(last_end(pod).get("finishedAt") or "")
+    ended = str(states.last_end(pod).get("finishedAt") or "")
     succeeded = inner(pod, "status", "phase") == "Succeeded"  # after which no other is made
     return created, not ended, ended, succeeded, names.name_of(pod)
 
 
 def _pod_reasons(
-    job: FoundJob, attempts: Mapping[tuple[int, int], Sequence[dict[str, Any]]]
+    job: ClusterJob, attempts: Mapping[tuple[int, int], Sequence[dict[str, Any]]]
 ) -> dict[tuple[int, int], KubeReason]:
     """Return the reasons of the latest pods; the events of one that waits explain it, and others like it."""
     latest = {place: attempts[place][-1] for place in sorted(attempts)}
     waiting = (pod for pod in latest.values() if inner(pod, "status").get("phase") in ("Pending", None))
     first = next(waiting, None)
     events = _events(job, names.name_of(first)) if first is not None else []
-    return {place: pod_reason(pod, events if pod is first else ()) for place, pod in latest.items()}
+    return {place: states.pod_reason(pod, events if pod is first else ()) for place, pod in latest.items()}
 
 
-def _events(job: FoundJob, name: str) -> list[dict[str, Any]]:
+def _events(job: ClusterJob, name: str) -> list[dict[str, Any]]:
     """Return what happened to an object; nothing if it may not be read: it is no more than an explanation."""
     path = core_path("events", job.namespace)
     try:
@@ -392,17 +376,17 @@ def _events(job: FoundJob, name: str) -> list[dict[str, Any]]:
         raise
 
 
-def _why_no_pods(job: FoundJob) -> str:
+def _why_no_pods(job: ClusterJob) -> str:
     """Return why a job has no pods, from events: quota, policies, ...; "" if unknown."""
     # a JobSet's pods are made by its Jobs
     made_by = [where for each in job.objects for where, _ in job_specs(each)]
     made_by = made_by or [names.name_of(each) for each in job.objects]
     events = [event for name in made_by for event in _events(job, name)]
-    return cause_of(events, lambda reason: reason == "FailedCreate")
+    return states.cause_of(events, lambda reason: reason == "FailedCreate")
 
 
 def _replica(
-    job: FoundJob,
+    job: ClusterJob,
     role: str,
     place: tuple[int, int],
     attempts: Sequence[dict[str, Any]] | None,
@@ -413,24 +397,24 @@ def _replica(
         state, text = _without_pod(job, place)
         return ReplicaStatus(place[1], state, role, reason=text)
     pod = attempts[-1]
-    end = last_end(pod)
+    end = states.last_end(pod)
     state, text = reason.state, reason.text
     if state is AppState.FAILED and not is_final(job, place):
         state, text = AppState.PENDING, f"{text}; it may be restarted" if text else "it may be restarted"
-    elif app.code == CANCELLED and state is AppState.FAILED:
+    elif app.code == states.CANCELLED and state is AppState.FAILED:
         state, text = AppState.CANCELLED, app.text
-    elif app.code == TIMEOUT and reason.code == EXIT and end.get("exitCode") in _STOPPED:
+    elif app.code == states.TIMEOUT and reason.code == states.EXIT and end.get("exitCode") in _STOPPED:
         text = f"{app.text} ({text})"
     if state is AppState.FAILED:
         text = "; ".join(filter(None, [text, verdict(_object_of_role(job, place[0]))]))
-    running = inner(container_status(pod), "state", "running")
-    restarts = sum(container_status(each).get("restartCount") or 0 for each in attempts)
+    running = inner(states.container_status(pod), "state", "running")
+    restarts = sum(states.container_status(each).get("restartCount") or 0 for each in attempts)
     return ReplicaStatus(
         place[1],
         state,
         role,
         str(inner(pod, "spec").get("nodeName") or ""),
-        structured_error_msg=report_of(end),
+        structured_error_msg=states.report_of(end),
         exit_code=end.get("exitCode"),
         reason=text,
         restarts=len(attempts) - 1 + restarts,
@@ -442,12 +426,12 @@ def _replica(
 
 def _earlier(number: int, pod: Mapping[str, Any]) -> EarlierAttempt:
     """Return an attempt whose pod has another after it."""
-    end = last_end(pod)
+    end = states.last_end(pod)
     start, stop = seconds(end.get("startedAt")), seconds(end.get("finishedAt"))
-    return EarlierAttempt(number, start, stop, end.get("exitCode"), pod_reason(pod).text)
+    return EarlierAttempt(number, start, stop, end.get("exitCode"), states.pod_reason(pod).text)
 
 
-def _without_pod(job: FoundJob, place: tuple[int, int]) -> tuple[AppState, str]:
+def _without_pod(job: ClusterJob, place: tuple[int, int]) -> tuple[AppState, str]:
     """Return the state of a replica that has no pod, from what its Job still knows of it."""
     index, k = place
     app = job.reason
@@ -456,24 +440,24 @@ def _without_pod(job: FoundJob, place: tuple[int, int]) -> tuple[AppState, str]:
         return AppState.SUCCEEDED, "its pod is gone"
     if in_indexes(k, status.get("failedIndexes")):
         return AppState.FAILED, _GONE
-    if app.code == CANCELLED:
+    if app.code == states.CANCELLED:
         return AppState.CANCELLED, app.text
     if app.state is AppState.FAILED:
-        if job.layout[index][1] == 1 and (status.get("failed") or app.code == TIMEOUT):
+        if job.layout[index][1] == 1 and (status.get("failed") or app.code == states.TIMEOUT):
             return AppState.FAILED, f"{app.text}; its pod is gone" if app.text else _GONE
         return AppState.CANCELLED, "it failed, or was stopped when the job failed: its pod is gone"
-    return (AppState.SUSPENDED if app.code == SUSPENDED else AppState.PENDING), ""
+    return (AppState.SUSPENDED if app.code == states.SUSPENDED else AppState.PENDING), ""
 
 
-def is_final(job: FoundJob, place: tuple[int, int]) -> bool:
+def is_final(job: ClusterJob, place: tuple[int, int]) -> bool:
     """Tell whether a replica whose pod has failed will not get another one."""
     index, k = place
     item = _object_of_role(job, index)
     is_given_up = in_indexes(k, inner(item, "status").get("failedIndexes"))
-    return job.has_ended or is_given_up or (bool(item) and is_terminal(job_reason(item).state))
+    return job.has_ended or is_given_up or (bool(item) and is_terminal(states.job_reason(item).state))
 
 
-def _object_of_role(job: FoundJob, index: int) -> Mapping[str, Any]:
+def _object_of_role(job: ClusterJob, index: int) -> Mapping[str, Any]:
     """Return the Job of a role; empty if it is gone, or the job has no Job for each role."""
     return next((each for each in job.objects if job.kind == JOB and _role_index(each) == index), {})
 
@@ -490,35 +474,35 @@ def in_indexes(index: int, text: str | None) -> bool:
 # ---- what a job waits for in Kueue
 
 
-def _why_suspended(job: FoundJob) -> str:
+def _why_suspended(job: ClusterJob) -> str:
     """Return what a suspended job waits for: Kueue's own words, and its position in the queue."""
     queue = names.labels_of(job.objects[0]).get(names.QUEUE_LABEL)
     if not queue:
         return "somebody has to resume it (spec.suspend)"
     parts = [f"waiting in the queue {queue}"]
     try:
-        found = workloads(job)
-        parts += [_position(job, queue, {names.name_of(each) for each in found}), _admission(found)]
+        queued = workloads(job)
+        parts += [_position(job, queue, {names.name_of(each) for each in queued}), _admission(queued)]
     except KubernetesError:  # they are no more than an explanation
         pass
     return "; ".join(filter(None, parts))
 
 
-def workloads_path(job: FoundJob) -> str:
+def workloads_path(job: ClusterJob) -> str:
     """Return the path of Kueue's workloads, in the version that the cluster serves; "" without Kueue."""
     versions = job.server.groups().get(KUEUE)
     return f"/apis/{KUEUE}/{versions[0]}/namespaces/{job.namespace}/workloads" if versions else ""
 
 
-def workloads(job: FoundJob) -> list[dict[str, Any]]:
+def workloads(job: ClusterJob) -> list[dict[str, Any]]:
     """Return Kueue's workloads of a job."""
     path = workloads_path(job)
     uids = ",".join(str(each["metadata"].get("uid", "")) for each in job.objects)
     return job.server.items(path, labelSelector=f"kueue.x-k8s.io/job-uid in ({uids})") if path else []
 
 
-def _admission(found: Iterable[Mapping[str, Any]]) -> str:
-    for workload in found:
+def _admission(queued: Iterable[Mapping[str, Any]]) -> str:
+    for workload in queued:
         conditions = {each.get("type"): each for each in inner(workload, "status", "conditions")}
         for kind, status in (("Evicted", "True"), ("QuotaReserved", "False"), ("Admitted", "False")):
             condition = conditions.get(kind) or {}
@@ -527,7 +511,7 @@ def _admission(found: Iterable[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _position(job: FoundJob, queue: str, ours: set[str]) -> str:
+def _position(job: ClusterJob, queue: str, ours: set[str]) -> str:
     """Return the position of a job in its queue, from Kueue's visibility API."""
     versions = job.server.groups().get(VISIBILITY)
     if not versions:

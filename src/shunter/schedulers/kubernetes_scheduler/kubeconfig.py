@@ -41,7 +41,13 @@ _EARLY = 30.0  # seconds before a credential's end at which a new one is fetched
 #: Members of a kubeconfig that are paths, relative to their file.
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 #: What a plug-in may learn about its cluster.
-_TOLD = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
+_CLUSTER_FACTS = (
+    "server",
+    "tls-server-name",
+    "insecure-skip-tls-verify",
+    "certificate-authority-data",
+    "proxy-url",
+)
 _NO_FILE = "Give one: -cfg kubeconfig=PATH, or KUBECONFIG; `kubectl config view` shows what kubectl uses."
 
 
@@ -269,7 +275,7 @@ class CredentialPlugin(httpx2.Auth):
         """Return what the plug-in gets in KUBERNETES_EXEC_INFO."""
         spec: dict[str, Any] = {"interactive": interactive}
         if self._settings.get("provideClusterInfo"):
-            cluster = {name: self._cluster[name] for name in _TOLD if self._cluster.get(name)}
+            cluster = {name: self._cluster[name] for name in _CLUSTER_FACTS if self._cluster.get(name)}
             if self._cluster.get("certificate-authority"):
                 content = Path(self._cluster["certificate-authority"]).read_bytes()
                 cluster.setdefault("certificate-authority-data", base64.b64encode(content).decode())

@@ -25,9 +25,9 @@ from typing import Any
 
 from shunter.backoff import Backoff
 from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.client import Changes, KubernetesError, break_off
+from shunter.schedulers.kubernetes_scheduler.api_server import Changes, KubernetesError, break_off
 from shunter.schedulers.kubernetes_scheduler.jobs import (
-    FoundJob,
+    ClusterJob,
     core_path,
     describe,
     group_pods,
@@ -119,7 +119,7 @@ class Snapshot:
     """
 
     def __init__(
-        self, job: FoundJob, pods: dict[str, dict[str, Any]], present: Container[str], is_gone: bool
+        self, job: ClusterJob, pods: dict[str, dict[str, Any]], present: Container[str], is_gone: bool
     ) -> None:
         self.job = job
         self.pods = pods
@@ -168,14 +168,14 @@ class Board:
         stopped: ends `keep_up`.
     """
 
-    def __init__(self, job: FoundJob, stopped: threading.Event) -> None:
+    def __init__(self, job: ClusterJob, stopped: threading.Event) -> None:
         self.changed = threading.Condition()
         self.error: BaseException | None = None
         self._stopped = stopped
         self.now = Snapshot(job, {}, (), False)
         self._look(job)
 
-    def _look(self, job: FoundJob | None) -> None:
+    def _look(self, job: ClusterJob | None) -> None:
         pods = {names.name_of(pod): pod for pod in (job or self.now.job).pods()}
         with self.changed:
             self.now = Snapshot(job or self.now.job, {**self.now.pods, **pods}, pods.keys(), job is None)
@@ -208,7 +208,7 @@ class Board:
                 self.changed.notify_all()
 
 
-def _say_what_it_waits_for(job: FoundJob, before: str) -> str:
+def _say_what_it_waits_for(job: ClusterJob, before: str) -> str:
     """Say why a job has not begun, unless that was the same before; returns what was said last."""
     response = describe(job)
     is_waiting = response.state in (AppState.PENDING, AppState.SUSPENDED)
@@ -218,7 +218,7 @@ def _say_what_it_waits_for(job: FoundJob, before: str) -> str:
     return response.msg
 
 
-def read_logs(job: FoundJob, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Iterator[LogBlock]:
+def read_logs(job: ClusterJob, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Iterator[LogBlock]:
     """Return the lines of replicas of a job, in about the order in which they were written.
 
     Args:

@@ -61,11 +61,11 @@ class SecretValues:
 
     def add(self, name: str, value: str) -> str:
         """Keep a value, and return its key."""
-        wanted = name if _KEY.fullmatch(name) else f"value-{len(self.values)}"
-        key, number = wanted, 1
+        usual = name if _KEY.fullmatch(name) else f"value-{len(self.values)}"
+        key, number = usual, 1
         while self.values.get(key, value) != value:
             number += 1
-            key = f"{wanted}.{number}"
+            key = f"{usual}.{number}"
         self.values[key] = value
         return key
 
@@ -210,10 +210,10 @@ _EXPANDED = re.compile(r"\$\$|\$\(([^)]*)\)")
 def original_text(text: str) -> str:
     """Return what `_text` made an argument or value of a pod from."""
 
-    def back(found: re.Match[str]) -> str:
-        if found[1] is None:
+    def back(match: re.Match[str]) -> str:
+        if match[1] is None:
             return "$"
-        return macros.replica_id if found[1] == REPLICA_INDEX else found[0]
+        return macros.replica_id if match[1] == REPLICA_INDEX else match[0]
 
     return _EXPANDED.sub(back, text)
 
@@ -259,15 +259,15 @@ class _Environment:
 
     def arguments(self, args: list[str]) -> list[str]:
         """Return the arguments; those with secrets become variables from the Secret."""
-        found = []
+        arguments = []
         for number, (arg, shown) in enumerate(zip(args, self._redactor.words(args), strict=True)):
             if arg == shown:
-                found.append(_text(arg))
+                arguments.append(_text(arg))
             else:
                 name = f"SHUNTER_ARGUMENT_{number}"
                 self._add_secret(name, arg)
-                found.append(f"$({name})")
-        return found
+                arguments.append(f"$({name})")
+        return arguments
 
     def _add_secret(self, name: str, value: str) -> None:
         if _INDEX in value:
@@ -376,28 +376,28 @@ def _check_path(path: str, *, in_container: bool) -> None:
 
 def _placement(resource: Resource, opts: KubernetesOpts) -> dict[str, Any]:
     """Return where the pods may run, and as whom."""
-    found: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
     selector = dict(opts.node_selector or {})
     instance_type = resource.capabilities.get(INSTANCE_TYPE)
     if instance_type:
         selector[INSTANCE_TYPE] = str(instance_type)
     if selector:
-        found["nodeSelector"] = selector
+        spec["nodeSelector"] = selector
     if opts.exclude:
         # A field's requirement takes a single value.
         # https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
         others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in opts.exclude]
         required = {"nodeSelectorTerms": [{"matchFields": others}]}
-        found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     if opts.tolerations:
-        found["tolerations"] = [toleration(text) for text in opts.tolerations]
+        spec["tolerations"] = [toleration(text) for text in opts.tolerations]
     if opts.service_account:
-        found["serviceAccountName"] = opts.service_account
+        spec["serviceAccountName"] = opts.service_account
     if opts.priority_class:
-        found["priorityClassName"] = opts.priority_class
+        spec["priorityClassName"] = opts.priority_class
     if opts.image_pull_secrets:
-        found["imagePullSecrets"] = [{"name": name} for name in opts.image_pull_secrets]
-    return found
+        spec["imagePullSecrets"] = [{"name": name} for name in opts.image_pull_secrets]
+    return spec
 
 
 _TOLERATION = re.compile(

@@ -29,27 +29,13 @@ from shunter.schedulers.api import (
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
 from shunter.schedulers.joined_terminal import SHELL, run_joined
-from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.client import WATCH_SECONDS, ApiServer, Changes
-from shunter.schedulers.kubernetes_scheduler.doctor import examine, examine_job
-from shunter.schedulers.kubernetes_scheduler.housekeeping import cancel, delete, unused
-from shunter.schedulers.kubernetes_scheduler.jobs import (
-    GROUP_OF_KIND,
-    FoundJob,
-    brief,
-    describe,
-    find_jobs,
-    group_pods,
-    list_jobs,
-    list_path,
-    row,
-)
+from shunter.schedulers.kubernetes_scheduler import doctor, housekeeping, jobs, names, states, submission
+from shunter.schedulers.kubernetes_scheduler.api_server import WATCH_SECONDS, ApiServer, Changes
+from shunter.schedulers.kubernetes_scheduler.jobs import ClusterJob
 from shunter.schedulers.kubernetes_scheduler.logs import read_logs
 from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
 from shunter.schedulers.kubernetes_scheduler.options import JOBSET, REPLACED, KubernetesOpts
 from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob, as_jobset, make_request
-from shunter.schedulers.kubernetes_scheduler.states import main_container, pod_reason
-from shunter.schedulers.kubernetes_scheduler.submission import adapt, submit, try_out
 from shunter.schedulers.lines import all_replicas, check_combined, check_replicas
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -132,15 +118,15 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         self._adapt(info)
         if info.cfg.get("validate_spec", True):
             job = info.request
-            try_out(self._server(job.context, job.kubeconfig), job)
+            submission.try_out(self._server(job.context, job.kubeconfig), job)
 
     def _adapt(self, info: AppDryRunInfo[Any]) -> None:
         """Adapt the request to the kinds and versions that the cluster has."""
         job = info.request
         server = self._server(job.context, job.kubeconfig)
-        if job.may_be_jobset and info.app is not None and GROUP_OF_KIND[JOBSET] in server.groups():
+        if job.may_be_jobset and info.app is not None and jobs.GROUP_OF_KIND[JOBSET] in server.groups():
             job = as_jobset(job, info.app, info.cfg, self.session_name)
-        adapt(server, job)
+        submission.adapt(server, job)
         info.request = job
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
@@ -152,7 +138,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         self._adapt(dryrun_info)
         job = dryrun_info.request
         server = self._server(job.context, job.kubeconfig)
-        submit(server, job)
+        submission.submit(server, job)
         connection = server.connection
         # the kubeconfig's current context may be another one tomorrow
         ref = ClusterJobRef(job.kind, connection.context, server.kubeconfig, connection.server)
@@ -180,11 +166,11 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
             self._refs[app_id] = ClusterJobRef.from_text(text)
         return self._refs[app_id]
 
-    def _find_many(self, app_ids: Iterable[str]) -> dict[str, FoundJob | ShunterError | None]:
+    def _find_many(self, app_ids: Iterable[str]) -> dict[str, ClusterJob | ShunterError | None]:
         """Find jobs, with few calls for each cluster and namespace; an error is that of its jobs alone."""
-        found: dict[str, FoundJob | ShunterError | None] = dict.fromkeys(app_ids)
+        jobs_by_id: dict[str, ClusterJob | ShunterError | None] = dict.fromkeys(app_ids)
         places: dict[tuple[ClusterJobRef, str], dict[str, str]] = {}
-        for app_id in found:
+        for app_id in jobs_by_id:
             namespace, name = names.split_app_id(app_id)
             if names.DNS_LABEL.fullmatch(name) and names.DNS_LABEL.fullmatch(namespace):
                 place = self._ref(app_id)._replace(kind="")
@@ -192,12 +178,12 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         for (place, namespace), names_of_jobs in places.items():
             kinds = {name: self._ref(app_id).kind for app_id, name in names_of_jobs.items()}
             try:
-                jobs = find_jobs(self._server_at(place), namespace, kinds)
+                found = jobs.find_jobs(self._server_at(place), namespace, kinds)
             except ShunterError as error:
-                found.update(dict.fromkeys(names_of_jobs, error))
+                jobs_by_id.update(dict.fromkeys(names_of_jobs, error))
             else:
-                found.update({app_id: jobs.get(name) for app_id, name in names_of_jobs.items()})
-        return found
+                jobs_by_id.update({app_id: found.get(name) for app_id, name in names_of_jobs.items()})
+        return jobs_by_id
 
     def _server_at(self, place: ClusterJobRef) -> ApiServer:
         """Return the API server of a job.
@@ -214,13 +200,13 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
             )
         return server
 
-    def _find(self, app_id: str) -> FoundJob | None:
-        found = self._find_many([app_id])[app_id]
-        if isinstance(found, ShunterError):
-            raise found
-        return found
+    def _find(self, app_id: str) -> ClusterJob | None:
+        job = self._find_many([app_id])[app_id]
+        if isinstance(job, ShunterError):
+            raise job
+        return job
 
-    def _get(self, app_id: str) -> FoundJob:
+    def _get(self, app_id: str) -> ClusterJob:
         job = self._find(app_id)
         if job is None:
             raise UnknownAppException(f"the cluster has no job {app_id!r}")
@@ -231,12 +217,14 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return the state of a job and its replicas, and why it waits."""
         job = self._find(app_id)
-        return None if job is None else describe(job)
+        return None if job is None else jobs.describe(job)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | ShunterError | None]:
         """Describe several jobs, a hundred per call, without their replicas."""
-        jobs = self._find_many(app_ids)
-        return {app_id: brief(job) if isinstance(job, FoundJob) else job for app_id, job in jobs.items()}
+        found = self._find_many(app_ids)
+        return {
+            app_id: jobs.brief(job) if isinstance(job, ClusterJob) else job for app_id, job in found.items()
+        }
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all of our jobs, the oldest first.
@@ -247,11 +235,11 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         """
         cfg = cfg or {}
         namespace = cfg.get("namespace") or names.DEFAULT_NAMESPACE
-        states, since = cfg.get("states"), int(cfg.get("since") or 0)
-        rows = [row(job) for job in list_jobs(self._server_of(cfg), "" if namespace == "*" else namespace)]
-        rows = [each for each in rows if states is None or each.state in states]
-        rows = [each for each in rows if (each.submitted_at or 0.0) >= since]
-        return sorted(rows, key=lambda each: each.submitted_at or 0.0)
+        selected, since = cfg.get("states"), int(cfg.get("since") or 0)
+        listed = jobs.list_jobs(self._server_of(cfg), "" if namespace == "*" else namespace)
+        rows = [row for row in map(jobs.row, listed) if selected is None or row.state in selected]
+        rows = [row for row in rows if (row.submitted_at or 0.0) >= since]
+        return sorted(rows, key=lambda row: row.submitted_at or 0.0)
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
@@ -263,13 +251,13 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         if job is None:
             return None
         deadline = time.monotonic() + timeout if timeout is not None else float("inf")
-        with closing(Changes(job.server, [list_path(job.kind, job.namespace)], job.selector)) as changes:
+        with closing(Changes(job.server, [jobs.list_path(job.kind, job.namespace)], job.selector)) as changes:
             while not job.has_ended and time.monotonic() < deadline:
                 changes.wait(min(deadline - time.monotonic(), WATCH_SECONDS))
                 job = self._find(app_id)
                 if job is None:
                     return None
-        return describe(job)
+        return jobs.describe(job)
 
     # ---- entering
 
@@ -278,14 +266,14 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         job = self._get(app_id)
         check_replicas(app_id, [(role_name, k)], all_replicas(job.layout))
         place = ([role for role, _ in job.layout].index(role_name), k)
-        attempts = group_pods(job.pods()).get(place, [])
+        attempts = jobs.group_pods(job.pods()).get(place, [])
         name = f"{app_id} {role_name}/{k}"
         if not attempts:
             raise ConfigError(
                 f"{name} is not running: it has no pod", hint=f"`shunter status {app_id}` says why."
             )
         pod = attempts[-1]
-        reason = pod_reason(pod)
+        reason = states.pod_reason(pod)
         if reason.state is not AppState.RUNNING:
             raise not_running(name, f"{reason.state}: {reason.text}" if reason.text else reason.state)
         words = ["kubectl"]
@@ -294,7 +282,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         if job.server.connection.context:  # a pod's own account has none
             words.append(f"--context={job.server.connection.context}")
         words += ["exec", names.name_of(pod), f"--namespace={job.namespace}"]
-        words += [f"--container={main_container(pod)}", "--stdin", *(["--tty"] if tty else [])]
+        words += [f"--container={states.main_container(pod)}", "--stdin", *(["--tty"] if tty else [])]
         try:
             return run_joined([*words, "--", *(command or SHELL)])
         except FileNotFoundError:
@@ -309,7 +297,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         """Ask the job to stop; does nothing if it has ended or does not exist."""
         job = self._find(app_id)
         if job is not None:
-            cancel(job)
+            housekeeping.cancel(job)
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
         """Ask jobs to stop: they are found by a few calls, and each is then changed by one."""
@@ -317,8 +305,8 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         for app_id, job in self._find_many(app_ids).items():
             results[app_id] = job if isinstance(job, ShunterError) else None
             try:
-                if isinstance(job, FoundJob):
-                    cancel(job)
+                if isinstance(job, ClusterJob):
+                    housekeeping.cancel(job)
             except ShunterError as error:
                 results[app_id] = error
         return results
@@ -327,7 +315,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         """Delete the objects of a job that has ended."""
         job = self._find(app_id)
         if job is not None:
-            delete(job)
+            housekeeping.delete(job)
 
     # ---- housekeeping
 
@@ -336,7 +324,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
 
         With a job, the API server checks it too, and it is compared with the nodes and its images.
         """
-        checks = examine(self._server_of(cfg), cfg)
+        checks = doctor.examine(self._server_of(cfg), cfg)
         if job is None:
             return checks
         server = self._server(job.request.context, job.request.kubeconfig)
@@ -344,18 +332,20 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
 
         def send() -> None:
             self._adapt(job)
-            remarks.extend(try_out(server, job.request))
+            remarks.extend(submission.try_out(server, job.request))
 
         def more() -> builtins.list[Check]:
             checks = [accepted("the job", send, "would be accepted")]
             checks += [Check("its pods", None, remark) for remark in remarks]
-            return checks + examine_job(server, job)
+            return checks + doctor.examine_job(server, job)
 
         return if_reachable(checks, more)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return Secrets and Services of ours whose job is gone."""
-        return unused(self._server_of(cfg), cfg.get("namespace") or names.DEFAULT_NAMESPACE, older_than)
+        return housekeeping.unused(
+            self._server_of(cfg), cfg.get("namespace") or names.DEFAULT_NAMESPACE, older_than
+        )
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Delete what `leftovers` found."""

@@ -16,7 +16,7 @@ from typing import Any
 from shunter.errors import ConfigError, ShunterError
 from shunter.schedulers.ids import random_id
 from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.client import ApiServer, KubernetesError
+from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
 from shunter.schedulers.kubernetes_scheduler.jobs import GROUP_OF_KIND, KUEUE, quantity
 from shunter.schedulers.kubernetes_scheduler.options import JOB, JOBSET, VOLCANO
 from shunter.schedulers.kubernetes_scheduler.request import PODGROUP_API, KubernetesJob
@@ -155,15 +155,15 @@ def _create(server: ApiServer, manifest: dict[str, Any], token: str) -> dict[str
     marked = {**manifest, "metadata": {**manifest["metadata"], "annotations": notes}}
     path = path_of(manifest)
     try:
-        found: dict[str, Any] = server.create(path, marked)
+        created: dict[str, Any] = server.create(path, marked)
     except KubernetesError as error:
         if error.status != 409:
             raise
-        there = server.find(f"{path}/{names.name_of(manifest)}")
-        if there is None or names.annotations_of(there).get(names.NOTE_SUBMISSION) != token:
+        existing = server.find(f"{path}/{names.name_of(manifest)}")
+        if existing is None or names.annotations_of(existing).get(names.NOTE_SUBMISSION) != token:
             raise
-        found = there  # our own request, whose answer was lost
-    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], **found}
+        created = existing  # our own request, whose answer was lost
+    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], **created}
 
 
 def _own(server: ApiServer, made: list[dict[str, Any]]) -> None:
