@@ -20,7 +20,7 @@ import pytest
 
 from shunter.backoff import Clock
 from shunter.errors import AccessError, ConfigError
-from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, Changes, KubernetesError
+from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError, Watches
 from shunter.schedulers.kubernetes_scheduler.kubeconfig import connect
 from tests.backends import need
 from tests.kubernetes.certificates import Authority
@@ -145,12 +145,12 @@ def test_changes_are_told(server: ApiServer, stub: Stub) -> None:
     """A watch that broke off begins with all objects, so nothing is missed meanwhile."""
     stub.put("pods", pod("other", app="y"))
     stub.cut_watches = [5, 5]
-    with closing(Changes(server, [PODS], "app=x")) as changes:
+    with closing(Watches(server, [PODS], "app=x")) as watches:
         stub.wait_for(lambda: stub.requests)
         for name in ("a", "b", "c"):
             stub.put("pods", pod(name, app="x"))
             began = time.monotonic()
-            changes.wait(20)
+            watches.wait(20)
             assert time.monotonic() - began < 19
         stub.wait_for(lambda: not stub.cut_watches)
 
@@ -159,10 +159,10 @@ def test_where_watching_is_not_allowed_a_change_is_supposed_now_and_then(
     server: ApiServer, stub: Stub
 ) -> None:
     stub.faults = lambda *request: (403, failure(403, "Forbidden", "cannot watch"), {})
-    with closing(Changes(server, [PODS], "app=x")) as changes:
+    with closing(Watches(server, [PODS], "app=x")) as watches:
         for _ in range(3):
             began = time.monotonic()
-            changes.wait(20)
+            watches.wait(20)
             assert time.monotonic() - began < 19
 
 

@@ -1,4 +1,4 @@
-"""The API server: its requests, changes and errors. Objects are plain dicts: unknown fields do no harm.
+"""The API server: its requests, watches and errors. Objects are plain dicts: unknown fields do no harm.
 
 Requests are repeated if the server cannot be reached or asks the client to wait. Created objects have unique
 names, so a repeated request can at most find that its object already exists.
@@ -353,7 +353,7 @@ def break_off(response: Any) -> None:
         response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
-class Changes:
+class Watches:
     """Tells when the objects of lists change: a thread watches each list.
 
     A watch that names no version begins with all objects of its list, so nothing is missed between two of

@@ -25,7 +25,7 @@ from typing import Any
 
 from shunter.backoff import Backoff
 from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.api_server import Changes, KubernetesError, break_off
+from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError, Watches, break_off
 from shunter.schedulers.kubernetes_scheduler.jobs import (
     ClusterJob,
     core_path,
@@ -108,7 +108,7 @@ class Run:
         return seconds((state.get("terminated") or state.get("running") or {}).get("startedAt"))
 
 
-class Snapshot:
+class JobPods:
     """A job and its pods at one moment.
 
     Args:
@@ -161,7 +161,7 @@ class Snapshot:
 
 
 class Board:
-    """The latest snapshot of a job, which readers of its logs share.
+    """The latest state of a job and its pods, which readers of its logs share.
 
     Args:
         job: the job.
@@ -172,23 +172,23 @@ class Board:
         self.changed = threading.Condition()
         self.error: BaseException | None = None
         self._stopped = stopped
-        self.now = Snapshot(job, {}, (), False)
+        self.now = JobPods(job, {}, (), False)
         self._look(job)
 
     def _look(self, job: ClusterJob | None) -> None:
         pods = {names.name_of(pod): pod for pod in (job or self.now.job).pods()}
         with self.changed:
-            self.now = Snapshot(job or self.now.job, {**self.now.pods, **pods}, pods.keys(), job is None)
+            self.now = JobPods(job or self.now.job, {**self.now.pods, **pods}, pods.keys(), job is None)
             self.changed.notify_all()
 
-    def keep_up(self, changes: Changes) -> None:
+    def keep_up(self, watches: Watches) -> None:
         """Look again whenever something changes, and say what a job waits for that has not begun."""
         backoff = Backoff(0.25, 10.0, stop=self._stopped)
         notice, due = NONE, time.monotonic() + FIRST_NOTICE
         try:
             while not self._stopped.is_set():
                 is_waiting = not self.now.has_begun
-                changes.wait(max(due - time.monotonic(), 0.0) if is_waiting else None)
+                watches.wait(max(due - time.monotonic(), 0.0) if is_waiting else None)
                 began = time.monotonic()
                 try:
                     self._look(self.now.job.again())
@@ -234,9 +234,9 @@ def read_logs(job: ClusterJob, replicas: Sequence[tuple[str, int]], query: LogQu
     def everything() -> Iterator[LogBlock]:
         work: list[Callable[[], None]] = [reader.read for reader in readers]
         paths = [core_path("pods", job.namespace), list_path(job.kind, job.namespace)]
-        changes = Changes(job.server, paths if query.should_tail else [], job.selector)
+        watches = Watches(job.server, paths if query.should_tail else [], job.selector)
         if query.should_tail:
-            work.append(partial(board.keep_up, changes))
+            work.append(partial(board.keep_up, watches))
         threads = [threading.Thread(target=each, name="log", daemon=True) for each in work]
         for thread in threads:
             thread.start()
@@ -244,7 +244,7 @@ def read_logs(job: ClusterJob, replicas: Sequence[tuple[str, int]], query: LogQu
             yield from blocks_until_ended(blocks, len(readers))
         finally:
             stopped.set()
-            changes.close()
+            watches.close()
             with board.changed:
                 board.changed.notify_all()
             for reader in readers:

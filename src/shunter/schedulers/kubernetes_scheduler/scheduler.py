@@ -30,7 +30,7 @@ from shunter.schedulers.api import (
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
 from shunter.schedulers.joined_terminal import SHELL, run_joined
 from shunter.schedulers.kubernetes_scheduler import doctor, housekeeping, jobs, names, states, submission
-from shunter.schedulers.kubernetes_scheduler.api_server import WATCH_SECONDS, ApiServer, Changes
+from shunter.schedulers.kubernetes_scheduler.api_server import WATCH_SECONDS, ApiServer, Watches
 from shunter.schedulers.kubernetes_scheduler.jobs import ClusterJob
 from shunter.schedulers.kubernetes_scheduler.logs import read_logs
 from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
@@ -251,9 +251,9 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         if job is None:
             return None
         deadline = time.monotonic() + timeout if timeout is not None else float("inf")
-        with closing(Changes(job.server, [jobs.list_path(job.kind, job.namespace)], job.selector)) as changes:
+        with closing(Watches(job.server, [jobs.list_path(job.kind, job.namespace)], job.selector)) as watches:
             while not job.has_ended and time.monotonic() < deadline:
-                changes.wait(min(deadline - time.monotonic(), WATCH_SECONDS))
+                watches.wait(min(deadline - time.monotonic(), WATCH_SECONDS))
                 job = self._find(app_id)
                 if job is None:
                     return None
