@@ -153,6 +153,9 @@ def test_changes_are_told(server: ApiServer, stub: Stub) -> None:
             watches.wait(20)
             assert time.monotonic() - began < 19
         stub.wait_for(lambda: not stub.cut_watches)
+        stub.wait_for(lambda: sum("watch=true" in each for each in stub.requests) > 2)
+        began = time.monotonic()
+    assert time.monotonic() - began < 1, "closing does not wait until the server ends the watch"
 
 
 def test_where_watching_is_not_allowed_a_change_is_supposed_now_and_then(

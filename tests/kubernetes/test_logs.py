@@ -120,6 +120,23 @@ def test_connections_that_break_lose_and_double_nothing(pods: Pods, cuts: list[i
     assert lines() == written
 
 
+def test_an_api_server_that_is_away_for_a_while(pods: Pods) -> None:
+    pod = pods.run()
+    pods.stub.cut_logs = [40]
+    pods.stub.cut_watches = [1, 1]
+    lines = in_background(lambda: pods.read(should_tail=True))
+    pods.write(pod, "one")
+    reads(pods, 1)
+    pods.stub.faults = lambda *request: "drop"
+    pods.write(pod, "two")
+    pods.end(pod)
+    pods.finish()
+    before = len(pods.stub.requests)
+    pods.stub.wait_for(lambda: len(pods.stub.requests) > before + 8)
+    pods.stub.faults = lambda *request: None
+    assert lines() == ["one", "two"]
+
+
 def test_lines_of_the_same_moment(pods: Pods) -> None:
     """A break between lines whose times are equal, some of which have equal texts too."""
     pod = pods.run()

@@ -188,7 +188,8 @@ class Board:
         try:
             while not self._stopped.is_set():
                 is_waiting = not self.now.has_begun
-                watches.wait(max(due - time.monotonic(), 0.0) if is_waiting else None)
+                if not backoff.failures:  # otherwise there is a change that could not be looked at
+                    watches.wait(max(due - time.monotonic(), 0.0) if is_waiting else None)
                 began = time.monotonic()
                 try:
                     self._look(self.now.job.again())
