@@ -1,7 +1,7 @@
 """A small API server with a controller of Jobs and a kubelet, for tests: pods are processes of this machine.
 
 It speaks the parts of the API that the scheduler uses: objects with versions, selectors, pages, merge
-patches, strict field validation, watches with 410 Gone, logs as the kubelet gives them. Faults are set from
+patches, strict field validation, watches, logs as the kubelet gives them. Faults are set from
 outside: `Stub.faults` answers requests before they are looked at, the other fields say what they break.
 """
 
@@ -30,7 +30,6 @@ _PATH = re.compile(
     r"(?:/namespaces/(?P<ns>[^/]+))?/(?P<plural>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[a-z]+))?"
 )
 INDEX = "batch.kubernetes.io/job-completion-index"
-KINDS = {"jobs": "Job", "pods": "Pod", "services": "Service", "secrets": "Secret", "jobsets": "JobSet"}
 
 Answer = tuple[int, dict[str, Any], dict[str, str]]
 
@@ -89,7 +88,6 @@ class Stub:
         faults: called with each request (method, path, parameters); may return an answer instead.
         runs_pods: whether pods are processes; otherwise they stay Pending.
         cut_logs: after how many bytes the next log responses break off.
-        ignored: fields of Jobs that it drops without a word, as servers do that are too old for them.
         warnings: what it warns of whenever something is made.
         users: over TLS, the names in client certificates and the tokens that it knows; everybody else is
             answered 401.
@@ -97,13 +95,11 @@ class Stub:
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.ignored: set[str] = set()
         self.warnings: list[str] = []
         self.users: set[str] = set()
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.version = 100
-        self.oldest = 0
         self.objects: dict[
             tuple[str, str, str], dict[str, Any]
         ] = {}  # (plural of its group, namespace, name)
@@ -119,7 +115,6 @@ class Stub:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.threads: list[threading.Thread] = []
         self.stopped = False
-        self.pages: dict[str, list[dict[str, Any]]] = {}
         self.validate: Callable[[dict[str, Any]], str] = lambda manifest: ""
         stub = self
 
@@ -236,12 +231,6 @@ class Stub:
                     ):
                         self.remove(key[0], key[2], key[1])
             self.changed.notify_all()
-
-    def compact(self) -> None:
-        """Forget the history, so that watches that broke off are answered with 410 Gone."""
-        with self.lock:
-            self.version += 1
-            self.oldest = self.version
 
     def _stop_pod(self, name: str) -> None:
         process = self.processes.get(name)
@@ -470,8 +459,6 @@ class Stub:
             if (plural, namespace, name) in self.objects:
                 raise Refused(409, "AlreadyExists", f'{plural} "{name}" already exists')
             if item["apiVersion"] == "batch/v1":
-                for field in self.ignored:
-                    item["spec"].pop(field, None)
                 _shorten(item["spec"]["template"]["spec"]["containers"][0].get("resources") or {})
             if params.get("dryRun"):
                 return item
@@ -688,7 +675,7 @@ class _Handler(BaseHTTPRequestHandler):
             if end < len(items):
                 metadata["continue"] = str(end)
             return {
-                "kind": f"{KINDS.get(plural, 'Thing')}List",
+                "kind": "List",
                 "metadata": metadata,
                 "items": items[start:end],
             }
@@ -706,38 +693,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _watch(self, plural: str, namespace: str | None, params: dict[str, str]) -> None:
         stub = self.server_stub
-        seen = int(params.get("resourceVersion") or 0)
-        deadline = time.monotonic() + float(params.get("timeoutSeconds") or 300)
+        deadline = time.monotonic() + float(params["timeoutSeconds"])
         self._begin("application/json")
         cut = stub.cut_watches.pop(0) if stub.cut_watches else None
-        sent = 0
         with stub.lock:
+            seen = stub.version
+            events = [("ADDED", item) for item in stub.select(plural, namespace, params)]
             while not stub.stopped and time.monotonic() < deadline:
-                if seen < stub.oldest:
-                    gone = failure(410, "Expired", f"too old resource version: {seen} ({stub.oldest})")
-                    self._chunk(json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
-                    break
-                for version, kind, event, item in stub.history:
-                    if (
-                        version <= seen
-                        or kind != plural
-                        or namespace not in (None, item["metadata"]["namespace"])
-                    ):
-                        continue
-                    if matches(item, params):
-                        text = json.dumps({"type": event, "object": item})
-                        data = text.encode() + b"\n"
-                        if cut is not None and sent + len(data) > cut:
-                            self._chunk(data[: max(cut - sent, 1)])
-                            self.connection.close()
-                            self.close_connection = True
-                            return
-                        self._chunk(data)
-                        sent += len(data)
-                seen = max(seen, stub.version)
+                for event, item in events:
+                    data = json.dumps({"type": event, "object": item}).encode() + b"\n"
+                    self._chunk(data[:cut])
+                    if cut is not None:
+                        self.connection.close()
+                        self.close_connection = True
+                        return
                 stub.changed.wait(0.2)
-                if seen >= stub.oldest:
-                    continue
+                events = [
+                    (event, item)
+                    for version, kind, event, item in stub.history
+                    if version > seen
+                    and kind == plural
+                    and namespace in (None, item["metadata"]["namespace"])
+                    and matches(item, params)
+                ]
+                seen = stub.version
         self._chunk(b"")
 
     def _log(self, name: str, params: dict[str, str]) -> None:

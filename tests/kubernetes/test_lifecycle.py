@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,14 @@ import pytest
 from shunter.cli import main
 from shunter.errors import EXIT_NO_SUCH_JOB, ConfigError, UnknownAppException
 from shunter.runner import get_runner
-from shunter.schedulers.api import Check, Dependency, attempt
-from shunter.schedulers.capabilities import capabilities_of
+from shunter.schedulers.api import Check, attempt
 from shunter.schedulers.kubernetes_scheduler.api_server import KubernetesError
-from shunter.schedulers.kubernetes_scheduler.observe import NAMES_PER_CALL
-from shunter.schedulers.kubernetes_scheduler.reasons import seconds
+from shunter.schedulers.kubernetes_scheduler.jobs import NAMES_PER_CALL
+from shunter.schedulers.kubernetes_scheduler.names import seconds
 from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesScheduler, create_scheduler
 from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from shunter.why.explanation import explain
 from shunter.workspace.toolkit_files import toolkit_archive
-from tests.cluster_hosts import wait_until
 from tests.kubernetes.jobs import app, problems_of, role
 from tests.kubernetes.stub import Stub, failure
 from tests.receiver import receiving
@@ -43,6 +40,14 @@ def name_of(app_id: str) -> str:
 
 
 # ---- submitting
+
+
+def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Scheduler) -> None:
+    stub.runs_pods = False
+    refusal = (403, failure(403, "Forbidden", "cannot patch services"), {})
+    stub.faults = lambda method, path, params: refusal if method == "PATCH" else None
+    with pytest.warns(RuntimeWarning, match="is not removed together with its job"):
+        scheduler.submit(app(role(num_replicas=2)), {})
 
 
 def test_replicas_see_what_they_are(stub: Stub, scheduler: Scheduler) -> None:
@@ -178,53 +183,11 @@ def test_a_typo_is_not_an_old_cluster(stub: Stub, scheduler: Scheduler, field: s
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("checked", [True, False])
-@pytest.mark.parametrize(
-    ("job", "cfg", "ignored", "said"),
-    [
-        (app(role(num_replicas=2)), {}, "completionMode", "there is no role of several replicas"),
-        (
-            app(role(num_replicas=2, max_retries=1, retry_policy=RetryPolicy.REPLICA)),
-            {},
-            "backoffLimitPerIndex",
-            "there is no retry of a single replica",
-        ),
-        (app(), {"retry": {"oom": "1"}}, "podFailurePolicy", "there is no end by final_exit_codes or retry"),
-    ],
-)
-def test_a_cluster_that_ignores_what_a_job_needs(
-    stub: Stub, scheduler: Scheduler, job: AppDef, cfg: dict[str, Any], ignored: str, said: str, checked: bool
-) -> None:
-    """As 1.20 does, without a word: an Indexed Job becomes one whose pods are all alike."""
-    stub.ignored = {ignored}
-    info = scheduler.submit_dryrun(job, cfg)
-    submit = partial(scheduler._check_before_shipping, info) if checked else partial(scheduler.schedule, info)
-    with pytest.raises(ConfigError, match=f"v1.37.0-stub.* ignores the field {ignored} of Jobs.* {said}"):
-        submit()
-    assert stub.all("jobs") == stub.all("services") == stub.all("pods") == []
-
-
-def test_what_a_cluster_ignores_is_said(stub: Stub, scheduler: Scheduler) -> None:
-    stub.runs_pods = False
-    stub.ignored = {"podReplacementPolicy", "completionMode"}
-    with pytest.warns(RuntimeWarning, match="ignores completionMode, podReplacementPolicy of Jobs"):
-        app_id = scheduler.submit(app(), {})
-    assert scheduler.exists(app_id)
-
-
 def test_warnings_of_the_server_are_shown(stub: Stub, scheduler: Scheduler) -> None:
     stub.runs_pods = False
     stub.warnings = ['would violate PodSecurity "restricted:latest": privileged']
     with pytest.warns(RuntimeWarning, match='warns: would violate PodSecurity "restricted:latest": priv'):
         scheduler.submit(app(), {})
-
-
-def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Scheduler) -> None:
-    stub.runs_pods = False
-    refusal = (403, failure(403, "Forbidden", "cannot patch services"), {})
-    stub.faults = lambda method, path, params: refusal if method == "PATCH" else None
-    with pytest.warns(RuntimeWarning, match="is not removed together with its job"):
-        scheduler.submit(app(role(num_replicas=2)), {})
 
 
 @pytest.mark.parametrize(
@@ -233,6 +196,7 @@ def test_without_the_right_to_patch_a_warning_is_given(stub: Stub, scheduler: Sc
         ({"kind": "jobset"}, "has no JobSet"),
         ({"queue": "default"}, "has no Volcano"),
         ({"gang": True}, "PodGroups"),
+        ({"local_queue": "gpus"}, "has no Kueue"),
     ],
 )
 def test_what_the_cluster_lacks_is_said_before_anything_is_made(
@@ -274,13 +238,6 @@ def test_kind_auto_is_a_jobset_where_there_is_jobset(stub: Stub, scheduler: Sche
     assert scheduler.exists(app_id)
     with closing(create_scheduler("other")) as stranger:
         assert stranger.exists(app_id), "without a history it is found by its label"
-
-
-def test_after_is_refused(scheduler: Scheduler, stub: Stub) -> None:
-    info = scheduler.submit_dryrun(app(), {})
-    with pytest.raises(ConfigError, match="kubernetes cannot let a job wait for others"):
-        scheduler._depend_on(info, [Dependency("default:a", False)])
-    assert not capabilities_of(scheduler)["after"]
 
 
 # ---- ending
@@ -373,7 +330,7 @@ def test_the_history_has_the_times_of_the_cluster(stub: Stub, scheduler: Schedul
 
 def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NAMES_PER_CALL == 100
-    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.observe.NAMES_PER_CALL", 10)
+    monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.jobs.NAMES_PER_CALL", 10)
     stub.runs_pods = False
     app_ids = [scheduler.submit(app(), {}) for _ in range(13)]
     before = len(stub.requests)
@@ -536,23 +493,6 @@ def test_waiting_is_watching(stub: Stub, scheduler: Scheduler) -> None:
     thread.join()
     assert response is not None
     assert response.state is AppState.SUCCEEDED
-
-
-def test_the_command_line_hears_of_the_end(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
-    """It watches, so that the end is known at once and waiting takes few requests."""
-    stub.runs_pods = False
-    app_id = scheduler.submit(app(), {})
-
-    def end() -> None:
-        stub.wait_for(lambda: any("watch=true" in each for each in stub.requests))
-        stub.change("jobs", name_of(app_id), active=1, ready=1)
-        stub.change("jobs", name_of(app_id), conditions=[{"type": "Complete", "status": "True"}])
-
-    thread = threading.Thread(target=end)
-    thread.start()
-    done = run_cli("wait", f"kubernetes://test/{app_id}", XDG_STATE_HOME=str(tmp_path / "state"))
-    thread.join()
-    assert (done.returncode, done.stdout.split()) == (0, ["SUCCEEDED"]), done.stderr
 
 
 def test_where_watching_is_not_allowed_the_job_is_asked_for(stub: Stub, scheduler: Scheduler) -> None:
@@ -752,26 +692,3 @@ def test_why_tells_how_to_avoid_a_node_with_a_broken_gpu(stub: Stub, scheduler: 
     required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     excluded = [each["values"] for each in required["nodeSelectorTerms"][0]["matchFields"]]
     assert excluded == [["node-9"], ["node-1"]]
-
-
-@pytest.mark.slow
-def test_why_tells_of_a_pod_that_hangs(stub: Stub, scheduler: Scheduler, tmp_path: Path) -> None:
-    (tmp_path / "toolkit.pyz").write_bytes(toolkit_archive())
-    (tmp_path / "t.py").write_text("import time\ntime.sleep(600)")
-    document = {"version": 1, "name": "job", "program": "t.py", "code": str(tmp_path), "host_count": 1}
-    train = role(
-        entrypoint=sys.executable,
-        args=["-S", str(tmp_path / "toolkit.pyz"), "train"],
-        env={"SHUNTER_JOB": json.dumps(document), "SAGEMAKER_BASE_DIR": str(tmp_path / "ml")},
-    )
-    with get_runner("s") as runner:
-        handle = runner.run(app(train), "kubernetes", {"hang_timeout": 0.5})
-
-        def noted() -> list[str]:
-            status = runner.status(handle)
-            assert status is not None
-            return explain(runner, handle, status).status.replicas()[0].notes
-
-        found = "it hangs: no output for 0.5 s and no GPU activity; its log has the stacks"
-        wait_until(lambda: noted() == [found], "the note")
-        runner.cancel(handle)

@@ -120,6 +120,23 @@ def test_connections_that_break_lose_and_double_nothing(pods: Pods, cuts: list[i
     assert lines() == written
 
 
+def test_an_api_server_that_is_away_for_a_while(pods: Pods) -> None:
+    pod = pods.run()
+    pods.stub.cut_logs = [40]
+    pods.stub.cut_watches = [1, 1]
+    lines = in_background(lambda: pods.read(should_tail=True))
+    pods.write(pod, "one")
+    reads(pods, 1)
+    pods.stub.faults = lambda *request: "drop"
+    pods.write(pod, "two")
+    pods.end(pod)
+    pods.finish()
+    before = len(pods.stub.requests)
+    pods.stub.wait_for(lambda: len(pods.stub.requests) > before + 8)
+    pods.stub.faults = lambda *request: None
+    assert lines() == ["one", "two"]
+
+
 def test_lines_of_the_same_moment(pods: Pods) -> None:
     """A break between lines whose times are equal, some of which have equal texts too."""
     pod = pods.run()
@@ -213,28 +230,6 @@ def test_a_rotated_log_is_warned_of(pods: Pods, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         assert pods.read() == ["old 0", "old 1", "old 2", "new"]
     assert "was rotated" in caplog.text
-
-
-def test_a_rotation_is_warned_of_though_the_next_read_breaks_too(
-    pods: Pods, caplog: pytest.LogCaptureFixture
-) -> None:
-    pod = pods.run()
-    log = pods.stub.logs[pod["metadata"]["name"], 0]
-    pods.write(pod, "old 0", "old 1", at="2026-01-01T00:00:05.000000001Z")
-    pods.stub.cut_logs = [39 + 20, 39 + 20]
-
-    def rotate(method: str, path: str, params: dict[str, str]) -> None:
-        if "sinceTime" in params and log.lines[0][1] == b"old 0\n":
-            stamps = ("2026-01-01T00:01:00.000000001Z", "2026-01-01T00:01:00.000000002Z")
-            log.lines[:] = [(stamp, b"new %d\n" % k) for k, stamp in enumerate(stamps)]
-
-    pods.stub.faults = rotate
-    pods.end(pod)
-    pods.finish()
-    with caplog.at_level(logging.WARNING):
-        assert pods.read() == ["old 0", "new 0", "new 1"]
-    assert "was rotated" in caplog.text
-    assert pods.stub.cut_logs == []
 
 
 @pytest.mark.parametrize(("late", "said"), [(0, False), (30, False), (90, True)])

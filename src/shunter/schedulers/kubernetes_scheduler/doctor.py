@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shunter.errors import ShunterError
 from shunter.schedulers.job_images import check_images
 from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
-from shunter.schedulers.kubernetes_scheduler.observe import (
+from shunter.schedulers.kubernetes_scheduler.jobs import (
     GROUP_OF_KIND,
     KUEUE,
     VISIBILITY,
     core_path,
     quantity,
 )
+from shunter.schedulers.kubernetes_scheduler.names import inner
 from shunter.schedulers.kubernetes_scheduler.options import JOBSET, VOLCANO
 from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob
 from shunter.schedulers.kubernetes_scheduler.rules import pod_templates
 from shunter.schedulers.responses import Check
 from shunter.specs.dryrun_info import AppDryRunInfo
 
+ADD_ONS = {
+    "JobSet": GROUP_OF_KIND[JOBSET],
+    "Kueue": KUEUE,
+    "Kueue's visibility API": VISIBILITY,
+    "Volcano": GROUP_OF_KIND[VOLCANO],
+}
 #: The group of a cluster that makes nodes as pods need them.
 AUTOSCALER = "karpenter.sh"
 #: For how many nodes the report says why they cannot run a pod.
@@ -66,49 +73,51 @@ def examine(server: ApiServer, cfg: Mapping[str, Any]) -> list[Check]:
 def examine_job(server: ApiServer, info: AppDryRunInfo[KubernetesJob]) -> list[Check]:
     """Check whether a node could hold each of the job's pods, and whether its images are there."""
     try:
-        nodes = server.get("/api/v1/nodes")["items"]
+        nodes = server.items("/api/v1/nodes")
     except KubernetesError as error:
         unknown = Check("nodes", None, f"cannot be compared with the job: {error.message}")
         return [unknown, *check_images(info)]
     may_grow = AUTOSCALER in server.groups()
     platforms: set[str] = set()
-    checks = []
-    excluded = info.cfg.get("exclude") or ()
-    for pod in (each["spec"] for item in info.request.manifests for _, each in pod_templates(item)):
-        lacking = {str(node["metadata"]["name"]): list(_lacks(node, pod)) for node in nodes}
-        for name in lacking.keys() & set(excluded):
-            lacking[name].insert(0, "excluded")
-        fitting = [node for node in nodes if not lacking[str(node["metadata"]["name"])]]
-        platforms |= {_platform_of(node) for node in fitting}
+    checks: dict[str, Check] = {}
+    for _, pod in (template for item in info.request.manifests for template in pod_templates(item)):
+        lacking = {
+            names.name_of(node): list(_lacks(node, pod["spec"], info.cfg.get("exclude") or ()))
+            for node in nodes
+        }
+        fitting = [node for node in nodes if not lacking[names.name_of(node)]]
         if fitting:
-            checks.append(Check("nodes", True, f"{len(fitting)} of {len(nodes)} could hold a pod, if empty"))
+            platforms |= {_platform_of(node) for node in fitting}
+            text = f"{len(fitting)} of {len(nodes)} could hold a pod, if empty"
+            checks[text] = Check("nodes", True, text)
             continue
         why = "; ".join(f"{name}: {', '.join(each)}" for name, each in list(lacking.items())[:MOST_NODES])
         text = f"none of {len(nodes)} could hold a pod" + (f" ({why})" if why else "")
-        if may_grow:
-            checks.append(Check("nodes", None, text, "Karpenter may add one that can."))
-        else:
-            hint = "Ask for less, unless nodes are added when needed."
-            checks.append(Check("nodes", False, text, hint))
-    unique = {(check.text, check.ok): check for check in checks}
-    return [*unique.values(), *check_images(info, platforms)]
+        hint = (
+            "Karpenter may add one that can."
+            if may_grow
+            else "Ask for less, unless nodes are added when needed."
+        )
+        checks[text] = Check("nodes", None if may_grow else False, text, hint)
+    return [*checks.values(), *check_images(info, platforms)]
 
 
-def _lacks(node: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
+def _lacks(node: Mapping[str, Any], pod: Mapping[str, Any], excluded: Sequence[str]) -> Iterator[str]:
     """Yield why a node could not hold a pod, even without others; affinity of an overlay is not looked at."""
-    spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
-    if spec.get("unschedulable"):
+    if names.name_of(node) in excluded:
+        yield "excluded"
+    if inner(node, "spec", "unschedulable"):
         yield "it takes no pods"
-    for name, value in (pod.get("nodeSelector") or {}).items():
-        if labels.get(name) != value:
+    for name, value in inner(pod, "nodeSelector").items():
+        if names.labels_of(node).get(name) != value:
             yield f"its label {name} is not {value}"
-    for taint in spec.get("taints") or ():
+    for taint in inner(node, "spec", "taints"):
         if taint.get("effect") != "PreferNoSchedule" and not _tolerates(pod, taint):
             yield f"taint {taint['key']}"
-    has = (node.get("status") or {}).get("allocatable") or {}
-    for name, asked in _asked(pod).items():
-        if asked > quantity(has.get(name, 0)):
-            yield f"it has {has.get(name, 'no')} {name}"
+    capacity = inner(node, "status", "allocatable")
+    for name, amount in _needs(pod).items():
+        if amount > quantity(capacity.get(name, 0)):
+            yield f"it has {capacity.get(name, 'no')} {name}"
 
 
 def _tolerates(pod: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
@@ -125,18 +134,18 @@ def _tolerates(pod: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     return False
 
 
-def _asked(pod: Mapping[str, Any]) -> dict[str, float]:
+def _needs(pod: Mapping[str, Any]) -> dict[str, float]:
     """Return what the containers of a pod ask for together, by resource."""
     total: dict[str, float] = {}
     for container in pod["containers"]:
-        resources = container.get("resources") or {}
-        for name, amount in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
+        limits = inner(container, "resources", "limits")
+        for name, amount in {**limits, **inner(container, "resources", "requests")}.items():
             total[name] = total.get(name, 0.0) + quantity(amount)
     return total
 
 
 def _platform_of(node: Mapping[str, Any]) -> str:
-    facts = (node.get("status") or {}).get("nodeInfo") or {}
+    facts = inner(node, "status", "nodeInfo")
     return f"{facts.get('operatingSystem', 'linux')}/{facts.get('architecture', 'amd64')}"
 
 
@@ -147,20 +156,20 @@ def _namespace_of(cfg: Mapping[str, Any]) -> str:
 def _namespace(server: ApiServer, cfg: Mapping[str, Any]) -> Iterator[Check]:
     name = _namespace_of(cfg)
     try:
-        there = server.find(f"/api/v1/namespaces/{name}")
+        namespace = server.find(f"/api/v1/namespaces/{name}")
     except KubernetesError as error:
         if error.status != 403:
             raise
         yield Check("namespace", None, f"{name} cannot be read: {error.message}")
         return
-    if there is None:
+    if namespace is None:
         yield Check("namespace", False, f"there is no namespace {name}", "Choose one: -cfg namespace=NAME.")
         return
     yield Check("namespace", True, name)
     account = cfg.get("service_account")
     if account:
-        found = server.find(core_path("serviceaccounts", name, str(account)))
-        yield Check("service account", found is not None, f"{account}{'' if found else ' does not exist'}")
+        exists = server.find(core_path("serviceaccounts", name, str(account)))
+        yield Check("service account", exists is not None, f"{account}{'' if exists else ' does not exist'}")
 
 
 def _permissions(server: ApiServer, cfg: Mapping[str, Any]) -> Iterator[Check]:
@@ -181,13 +190,13 @@ def _permissions(server: ApiServer, cfg: Mapping[str, Any]) -> Iterator[Check]:
 
 def _may(server: ApiServer, namespace: str, group: str, resource: str, verb: str) -> bool:
     name, _, part = resource.partition("/")
-    wanted = {"namespace": namespace, "group": group, "resource": name, "verb": verb}
+    attributes = {"namespace": namespace, "group": group, "resource": name, "verb": verb}
     if part:
-        wanted["subresource"] = part
+        attributes["subresource"] = part
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": wanted},
+        "spec": {"resourceAttributes": attributes},
     }
     answer = server.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
     return bool((answer.get("status") or {}).get("allowed"))
@@ -195,33 +204,22 @@ def _may(server: ApiServer, namespace: str, group: str, resource: str, verb: str
 
 def _kinds(server: ApiServer, cfg: Mapping[str, Any]) -> Iterator[Check]:
     groups = server.groups()
-    parts = {
-        "JobSet": GROUP_OF_KIND[JOBSET],
-        "Kueue": KUEUE,
-        "Kueue's visibility API": VISIBILITY,
-        "Volcano": GROUP_OF_KIND[VOLCANO],
-    }
-    there = [f"{name} ({', '.join(groups[group])})" for name, group in parts.items() if group in groups]
-    yield Check(
-        "queues", None, f"the cluster has {', '.join(there)}" if there else "no JobSet, Kueue or Volcano"
-    )
+    served = [f"{name} ({', '.join(groups[group])})" for name, group in ADD_ONS.items() if group in groups]
+    text = f"the cluster has {', '.join(served)}" if served else "no JobSet, Kueue or Volcano"
+    yield Check("queues", None, text)
 
 
 def _queue(server: ApiServer, cfg: Mapping[str, Any]) -> Iterator[Check]:
-    namespace, groups = _namespace_of(cfg), server.groups()
-    if cfg.get("local_queue"):
-        name = cfg["local_queue"]
-        if KUEUE not in groups:
-            yield Check("local_queue", False, "the cluster has no Kueue", "Leave local_queue out.")
-            return
-        path = f"/apis/{KUEUE}/{groups[KUEUE][0]}/namespaces/{namespace}/localqueues"
-        found = server.find(f"{path}/{name}")
-        hint = "" if found else f"`kubectl get localqueues -n {namespace}` lists them."
-        yield Check("local_queue", found is not None, f"{name}{'' if found else ' does not exist'}", hint)
-    if cfg.get("queue"):
-        name, group = cfg["queue"], "scheduling.volcano.sh"
-        if group not in groups:
-            yield Check("queue", False, "the cluster has no Volcano", "Kueue's queues are local_queue=NAME.")
-            return
-        found = server.find(f"/apis/{group}/{groups[group][0]}/queues/{name}")
-        yield Check("queue", found is not None, f"{name}{'' if found else ' does not exist'}")
+    groups = server.groups()
+    places = {
+        "local_queue": ("Kueue", KUEUE, f"/namespaces/{_namespace_of(cfg)}/localqueues"),
+        "queue": ("Volcano", "scheduling.volcano.sh", "/queues"),
+    }
+    for option, (add_on, group, path) in places.items():
+        name = cfg.get(option)
+        if name and group not in groups:
+            yield Check(option, False, f"the cluster has no {add_on}", f"Leave {option} out.")
+        elif name:
+            exists = server.find(f"/apis/{group}/{groups[group][0]}{path}/{name}") is not None
+            hint = "" if exists else f"`kubectl get {path.rpartition('/')[2]} -A` lists them."
+            yield Check(option, exists, f"{name}{'' if exists else ' does not exist'}", hint)

@@ -39,13 +39,13 @@ def failure_rules(
     action = "Ignore"
     if retries is not None and not retries.is_endless(PREEMPTED):
         action = give_up if retries.is_final(PREEMPTED) else "Count"
-    found: list[tuple[str, dict[str, Any]]] = [
+    rules: list[tuple[str, dict[str, Any]]] = [
         (PREEMPTED, {"action": action, "onPodConditions": [dict(_TAKEN_AWAY)]})
     ]
 
     def add(name: str, operator: str, codes: Sequence[int]) -> None:
         exits = {"containerName": container, "operator": operator, "values": sorted(set(codes))}
-        found.append((name, {"action": give_up, "onExitCodes": exits}))
+        rules.append((name, {"action": give_up, "onExitCodes": exits}))
 
     if final_codes:
         add(_OPTION, "In", final_codes)
@@ -57,19 +57,19 @@ def failure_rules(
         # without a counted retry nothing else is restarted anyway
         if retries.is_final(OTHER) and counted:
             add(OTHER, "NotIn", counted)
-    return found
+    return rules
 
 
 def restarted_codes(rules: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
     """Return by exit codes whether rules let a program be restarted, as `EndRules` has it."""
-    found: list[tuple[str, bool]] = []
+    codes: list[tuple[str, bool]] = []
     for rule in rules:
         exits = rule.get("onExitCodes")
         if exits is not None:
             is_in = exits["operator"] == "In"
-            found += [(str(code), not is_in) for code in exits["values"]]
-            found += [] if is_in else [("*", False)]
-    return found
+            codes += [(str(code), not is_in) for code in exits["values"]]
+            codes += [] if is_in else [("*", False)]
+    return codes
 
 
 def note_of(rules: Sequence[tuple[str, dict[str, Any]]]) -> str:

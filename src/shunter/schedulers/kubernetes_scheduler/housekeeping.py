@@ -9,24 +9,22 @@ are stopped, and are then gone with their logs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from typing import Any
 
-from shunter.errors import ShunterError
 from shunter.schedulers.api import not_ended
 from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
-from shunter.schedulers.kubernetes_scheduler.observe import (
-    FoundJob,
-    app_reason,
+from shunter.schedulers.kubernetes_scheduler.jobs import (
+    ClusterJob,
     core_path,
     list_jobs,
     list_path,
     workloads,
     workloads_path,
 )
+from shunter.schedulers.kubernetes_scheduler.names import seconds
 from shunter.schedulers.kubernetes_scheduler.options import JOB, VOLCANO
-from shunter.schedulers.kubernetes_scheduler.reasons import job_reason, seconds
-from shunter.schedulers.kubernetes_scheduler.submission import delete_all
+from shunter.schedulers.kubernetes_scheduler.states import job_reason
 from shunter.schedulers.responses import Leftover
 from shunter.specs.status import is_terminal
 from shunter.system.identity import user_name
@@ -34,7 +32,7 @@ from shunter.system.identity import user_name
 COMMANDS = "/apis/bus.volcano.sh/v1alpha1"
 
 
-def cancel(job: FoundJob) -> None:
+def cancel(job: ClusterJob) -> None:
     """Stop a job that has not ended.
 
     Raises:
@@ -63,21 +61,16 @@ def cancel(job: FoundJob) -> None:
             job.server.merge(f"{workloads_path(job)}/{names.name_of(workload)}", {"spec": {"active": False}})
 
 
-def _abort(job: FoundJob, item: dict[str, object]) -> None:
+def _abort(job: ClusterJob, item: dict[str, Any]) -> None:
     """Have Volcano abort a job, by a Command, as vcctl does."""
-    metadata: dict[str, object] = item["metadata"]  # type: ignore[assignment]
-    target = {
-        "apiVersion": item["apiVersion"],
-        "kind": "Job",
-        "name": names.name_of(item),
-        "uid": metadata.get("uid", ""),
-        "controller": True,
-    }
+    name = names.name_of(item)
+    target = {"apiVersion": item["apiVersion"], "kind": "Job", "name": name, "controller": True}
+    target["uid"] = item["metadata"].get("uid", "")
     command = {
         "apiVersion": "bus.volcano.sh/v1alpha1",
         "kind": "Command",
         "metadata": {
-            "generateName": f"{names.name_of(item)}-abort-",
+            "generateName": f"{name}-abort-",
             "namespace": job.namespace,
             "ownerReferences": [target],
         },
@@ -87,37 +80,34 @@ def _abort(job: FoundJob, item: dict[str, object]) -> None:
     job.server.create(f"{COMMANDS}/namespaces/{job.namespace}/commands", command, attempts=1)
 
 
-def delete_jobs(jobs: Iterable[FoundJob]) -> Iterator[tuple[FoundJob, ShunterError | None]]:
-    """Delete jobs that have ended, and yield each with what went wrong; those of one kind go together."""
-    groups: dict[tuple[int, str, str], list[FoundJob]] = {}
-    for job in jobs:
-        state = app_reason(job).state
-        if not is_terminal(state):
-            yield job, not_ended(job.app_id, state)
-        else:
-            groups.setdefault((id(job.server), job.kind, job.namespace), []).append(job)
-    for (_, kind, namespace), some in groups.items():
-        error: ShunterError | None = None
-        try:
-            delete_all(some[0].server, kind, namespace, [job.name for job in some])
-        except ShunterError as raised:
-            error = raised
-        for job in some:
-            yield job, error
+def delete(job: ClusterJob) -> None:
+    """Delete everything that belongs to a job: pods and logs go too.
+
+    Raises:
+        ConfigError: it has not ended.
+        KubernetesError: the server refused it or could not be reached; it can be repeated.
+    """
+    if not job.has_ended:
+        raise not_ended(job.app_id, job.reason.state)
+    path = list_path(job.kind, job.namespace)
+    job.server.request("DELETE", path, labelSelector=job.selector, propagationPolicy="Background")
+    for path in (core_path("services", job.namespace), core_path("secrets", job.namespace)):
+        for each in job.server.items(path, labelSelector=job.selector):
+            job.server.delete(f"{path}/{names.name_of(each)}")
 
 
 def unused(server: ApiServer, namespace: str, older_than: float) -> list[Leftover]:
     """Return Secrets and Services of ours that no job owns, older than some seconds."""
     now = time.time()
     known = {job.name for job in list_jobs(server, namespace)}
-    found = []
+    leftovers = []
     for plural in ("secrets", "services"):
         path = core_path(plural, namespace)
-        for item in server.items(path, labelSelector=names.LABEL_JOB)[0]:
+        for item in server.items(path, labelSelector=names.LABEL_JOB):
             job = names.labels_of(item)[names.LABEL_JOB]
             age = now - (seconds(item["metadata"].get("creationTimestamp")) or now)
             if job not in known and age >= older_than:
                 name = f"{plural.removesuffix('s')} {names.name_of(item)}"
                 app_id = names.make_app_id(namespace, job)
-                found.append(Leftover(f"{path}/{names.name_of(item)}", name, age, app_id=app_id))
-    return found
+                leftovers.append(Leftover(f"{path}/{names.name_of(item)}", name, age, app_id=app_id))
+    return leftovers

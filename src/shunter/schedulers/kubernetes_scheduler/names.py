@@ -9,6 +9,8 @@ of its pods, ``JOBSET-ROLE-0-INDEX-SUFFIX``, in the same way. Services are named
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from shunter.schedulers.ids import SUFFIX_LENGTH, normalize, random_id
@@ -148,16 +150,40 @@ def is_label_key(text: str) -> bool:
     )
 
 
-def labels_of(manifest: Any) -> dict[str, str]:
+# ---- objects
+
+
+def inner(item: Mapping[str, Any], *keys: str) -> Any:
+    """Return a member of a member of an object; an empty dict if one of them is missing, null or empty."""
+    member: Any = item
+    for key in keys:
+        member = member.get(key) or {}
+    return member
+
+
+def labels_of(item: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the labels of an object."""
-    return (manifest.get("metadata") or {}).get("labels") or {}
+    labels: Mapping[str, str] = inner(item, "metadata", "labels")
+    return labels
 
 
-def annotations_of(manifest: Any) -> dict[str, str]:
+def annotations_of(item: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the annotations of an object."""
-    return (manifest.get("metadata") or {}).get("annotations") or {}
+    annotations: Mapping[str, str] = inner(item, "metadata", "annotations")
+    return annotations
 
 
-def name_of(manifest: Any) -> str:
+def name_of(item: Mapping[str, Any]) -> str:
     """Return the name of an object."""
-    return str((manifest.get("metadata") or {}).get("name", ""))
+    return str(inner(item, "metadata").get("name", ""))
+
+
+def seconds(stamp: Any) -> float | None:
+    """Return a time of Kubernetes in seconds since the epoch; None without one.
+
+    A container that could not be started has the beginning of the epoch.
+    """
+    try:
+        return (datetime.fromisoformat(str(stamp)).timestamp() if stamp else None) or None
+    except ValueError:
+        return None

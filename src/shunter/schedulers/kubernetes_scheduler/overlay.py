@@ -7,7 +7,6 @@ with one (``file://``, or what fsspec reads). How it is applied, and which opera
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -27,88 +26,56 @@ def overlay_of(metadata: Mapping[str, Any], role: str) -> dict[str, Any]:
     Raises:
         ConfigError: it is not one, or its file cannot be read.
     """
-    found = metadata.get(METADATA_KEY)
-    if found is None:
+    overlay = metadata.get(METADATA_KEY)
+    if overlay is None:
         return {}
-    if isinstance(found, str):
-        found = _read(found, role)
-    if not isinstance(found, dict):
-        raise ConfigError(f"role {role!r}: metadata[{METADATA_KEY!r}] must be a dict, or file:// and a path")
-    if set(found) == {POD}:  # TorchX names the type of the request too
-        found = found[POD]
-    wrong = sorted(key for key in plain_keys(found) if key not in _PARTS)
-    if wrong:
+    where = f"role {role!r}: metadata[{METADATA_KEY!r}]"
+    if isinstance(overlay, str):
+        try:
+            overlay = _read(overlay)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{where}: reading {overlay} needs the package {error.name!r}, which is not installed",
+                hint="Install it: pip install 'shunter[kubernetes]' (for s3:// pip install fsspec s3fs).",
+            ) from None
+        except Exception as error:  # whatever YAML or the file system raises
+            raise ConfigError(f"{where}: cannot read the pod overlay {overlay}: {error}") from None
+    if not isinstance(overlay, dict):
+        raise ConfigError(f"{where} must be a dict, or file:// and a path")
+    if set(overlay) == {POD}:  # TorchX names the type of the request too
+        overlay = overlay[POD]
+    unknown = sorted(key for key in plain_keys(overlay) if key not in _PARTS)
+    if unknown:
         raise ConfigError(
-            f"role {role!r}: metadata[{METADATA_KEY!r}] has {', '.join(map(repr, wrong))}, which "
-            "pods do not have",
+            f"{where} has {', '.join(map(repr, unknown))}, which pods do not have",
             hint='It has the form of a pod: {"metadata": {...}, "spec": {...}}.',
         )
-    problems = list(operators_in(found))
+    problems = list(operators_in(overlay))
     if problems:
-        raise ConfigError(f"role {role!r}: metadata[{METADATA_KEY!r}]: {'; '.join(problems)}")
-    return found
+        raise ConfigError(f"{where}: {'; '.join(problems)}")
+    return overlay
 
 
-def _read(uri: str, role: str) -> Any:
-    scheme, separator, _ = uri.partition("://")
+def _read(uri: str) -> Any:
+    """Read a YAML file, as which JSON counts too; from elsewhere, such as S3, by fsspec, as TorchX does."""
+    import yaml
+
+    scheme, separator, path = uri.partition("://")
     if not separator:
-        raise ConfigError(
-            f"role {role!r}: the pod overlay {uri!r} is not a URI",
-            hint="Write file:///absolute/path.yaml, or the overlay itself as a dict.",
-        )
-    if scheme != "file":
-        return _yaml(_fetched(uri, role), uri)
-    path = os.path.expanduser(uri.removeprefix("file://"))
-    try:
-        text = read_regular_file(path).decode()
-    except OSError as error:
-        raise ConfigError(f"role {role!r}: cannot read the pod overlay {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the pod overlay {path} is not UTF-8 text (byte {error.start})") from None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return _yaml(text, path)
-
-
-def _fetched(uri: str, role: str) -> str:
-    """Read a file that is elsewhere, such as in S3, by fsspec, as TorchX does."""
-    try:
+        raise ValueError("it is not a URI, such as file:///absolute/path.yaml")
+    if scheme == "file":
+        text = read_regular_file(os.path.expanduser(path)).decode()
+    else:
         import fsspec
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"role {role!r}: reading the pod overlay {uri} needs a package that is not installed",
-            hint="Install it: pip install fsspec (for s3:// s3fs too); or fetch the file, and write file://PATH.",
-        ) from None
-    try:
+
         with fsspec.open(uri, "r") as file:
-            return str(file.read())
-    except Exception as error:  # whatever the file system raises
-        raise ConfigError(f"role {role!r}: cannot read the pod overlay {uri}: {error}") from None
+            text = file.read()
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Also knows tuples, which replace a list, as TorchX's users write them."""
 
-def _yaml(text: str, path: str) -> Any:
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"the pod overlay {path} is not JSON, and reading YAML needs a package that is not installed",
-            hint="Install it: pip install 'shunter[kubernetes]'",
-        ) from None
-    try:
-        return yaml.load(text, _loader(yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the pod overlay {path} is not YAML: {error}") from None
-    except RecursionError:
-        raise ConfigError(f"the pod overlay {path} is nested too deeply") from None
-
-
-def _loader(safe: Any) -> Any:
-    """Return a safe loader that also knows tuples, which replace a list, as TorchX's users write them."""
-
-    loader: Any = type("Loader", (safe,), {})  # so that the constructor is not for all
-    loader.add_constructor(
+    Loader.add_constructor(
         "tag:yaml.org,2002:python/tuple",
         lambda loader, node: tuple(loader.construct_sequence(node, deep=True)),
     )
-    return loader
+    return yaml.load(text, Loader)

@@ -18,8 +18,7 @@ from shunter.errors import ConfigError
 from shunter.redaction import Redactor
 from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.options import KubernetesOpts
-from shunter.schedulers.kubernetes_scheduler.overlay import METADATA_KEY as OVERLAY_KEY
-from shunter.schedulers.kubernetes_scheduler.overlay import POD, overlay_of
+from shunter.schedulers.kubernetes_scheduler.overlay import overlay_of
 from shunter.schedulers.toolkit_supervision import SECRET_VARIABLES
 from shunter.specs.app import NO_IMAGE, Role, macros
 from shunter.specs.handles import make_app_handle
@@ -46,6 +45,10 @@ _INDEX = "\ue000replica\ue001"
 _ESCAPED = re.compile(r"\$(?=[$(]|\Z)")
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,200}")
+_FIELD_PATHS = re.compile(
+    r"metadata\.(?:name|namespace|uid)|metadata\.(?:labels|annotations)\['[^']+'\]"
+    r"|spec\.(?:nodeName|serviceAccountName)|status\.(?:hostIPs?|podIPs?)"
+)
 _VARIABLE = re.compile(r"[ -<>-~]+")
 
 
@@ -57,11 +60,11 @@ class SecretValues:
 
     def add(self, name: str, value: str) -> str:
         """Keep a value, and return its key."""
-        wanted = name if _KEY.fullmatch(name) else f"value-{len(self.values)}"
-        key, number = wanted, 1
+        usual = name if _KEY.fullmatch(name) else f"value-{len(self.values)}"
+        key, number = usual, 1
         while self.values.get(key, value) != value:
             number += 1
-            key = f"{wanted}.{number}"
+            key = f"{usual}.{number}"
         self.values[key] = value
         return key
 
@@ -122,11 +125,8 @@ def _pod(
         replica_id=_INDEX if place.replica is None else str(place.replica),
         rank0_env=RANK0_HOST,
     )
-    overlay = overlay_of(role.metadata, role.name)
     applied = values.apply(role)
-    if isinstance(role.metadata.get(OVERLAY_KEY), dict):
-        overlay = applied.metadata[OVERLAY_KEY]
-        overlay = overlay[POD] if set(overlay) == {POD} else overlay
+    overlay = overlay_of(applied.metadata, role.name)
     args = _local_rank0(role.entrypoint, applied.args) if place.is_shared else applied.args
     env = _Environment(name, secret)
     if place.replica is None:
@@ -209,10 +209,10 @@ _EXPANDED = re.compile(r"\$\$|\$\(([^)]*)\)")
 def original_text(text: str) -> str:
     """Return what `_text` made an argument or value of a pod from."""
 
-    def back(found: re.Match[str]) -> str:
-        if found[1] is None:
+    def back(match: re.Match[str]) -> str:
+        if match[1] is None:
             return "$"
-        return macros.replica_id if found[1] == REPLICA_INDEX else found[0]
+        return macros.replica_id if match[1] == REPLICA_INDEX else match[0]
 
     return _EXPANDED.sub(back, text)
 
@@ -234,6 +234,11 @@ class _Environment:
                 raise ConfigError(f"Kubernetes accepts no variable named {name!r}", hint="Use ASCII only.")
             if value.startswith(FIELD_PATH):
                 path = value.removeprefix(FIELD_PATH).strip()
+                if _FIELD_PATHS.fullmatch(path) is None:
+                    raise ConfigError(
+                        f"the variable {name} cannot be the field {path!r} of a pod",
+                        hint="Some that it can: metadata.name, spec.nodeName, status.podIP, status.hostIP.",
+                    )
                 self.items.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
             elif name in SECRET_VARIABLES or self._redactor.named(name, value) != value:
                 self._add_secret(name, value)
@@ -253,15 +258,15 @@ class _Environment:
 
     def arguments(self, args: list[str]) -> list[str]:
         """Return the arguments; those with secrets become variables from the Secret."""
-        found = []
+        arguments = []
         for number, (arg, shown) in enumerate(zip(args, self._redactor.words(args), strict=True)):
             if arg == shown:
-                found.append(_text(arg))
+                arguments.append(_text(arg))
             else:
                 name = f"SHUNTER_ARGUMENT_{number}"
                 self._add_secret(name, arg)
-                found.append(f"$({name})")
-        return found
+                arguments.append(f"$({name})")
+        return arguments
 
     def _add_secret(self, name: str, value: str) -> None:
         if _INDEX in value:
@@ -370,58 +375,49 @@ def _check_path(path: str, *, in_container: bool) -> None:
 
 def _placement(resource: Resource, opts: KubernetesOpts) -> dict[str, Any]:
     """Return where the pods may run, and as whom."""
-    found: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
     selector = dict(opts.node_selector or {})
     instance_type = resource.capabilities.get(INSTANCE_TYPE)
     if instance_type:
         selector[INSTANCE_TYPE] = str(instance_type)
     if selector:
-        found["nodeSelector"] = selector
+        spec["nodeSelector"] = selector
     if opts.exclude:
         # A field's requirement takes a single value.
         # https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity
         others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in opts.exclude]
         required = {"nodeSelectorTerms": [{"matchFields": others}]}
-        found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     if opts.tolerations:
-        found["tolerations"] = [toleration(text) for text in opts.tolerations]
+        spec["tolerations"] = [toleration(text) for text in opts.tolerations]
     if opts.service_account:
-        found["serviceAccountName"] = opts.service_account
+        spec["serviceAccountName"] = opts.service_account
     if opts.priority_class:
-        found["priorityClassName"] = opts.priority_class
+        spec["priorityClassName"] = opts.priority_class
     if opts.image_pull_secrets:
-        found["imagePullSecrets"] = [{"name": name} for name in opts.image_pull_secrets]
-    return found
+        spec["imagePullSecrets"] = [{"name": name} for name in opts.image_pull_secrets]
+    return spec
 
 
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_TOLERATION = re.compile(
+    r"(?P<key>[^=:]+)(?P<equals>=(?P<value>[^:]*))?(?::(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?"
+)
 
 
 def toleration(text: str) -> dict[str, str]:
     """Read a toleration: ``KEY=VALUE:EFFECT``, parts of it, or ``*`` for every taint."""
-    pair, colon, effect = text.strip().rpartition(":") if ":" in text else (text.strip(), "", "")
-    key, equals, value = pair.partition("=")
-    wrong = (
-        (key != "*" and not names.is_label_key(key))
-        or (equals and not names.is_label_value(value))
-        or (colon and effect not in _EFFECTS)
-    )
-    if wrong:
+    match = _TOLERATION.fullmatch(text.strip())
+    if match is None or not (match["key"] == "*" or names.is_label_key(match["key"])):
         raise ConfigError(
             f"cannot read the toleration {text!r}",
-            hint=f"Write KEY=VALUE:EFFECT, KEY:EFFECT, KEY or *, with EFFECT of {', '.join(_EFFECTS)}.",
+            hint="Write KEY=VALUE:EFFECT, KEY:EFFECT, KEY or *; the effect is NoSchedule, PreferNoSchedule or"
+            " NoExecute.",
         )
-    found = {"operator": "Equal" if equals else "Exists"}
-    if key != "*":
-        found["key"] = key
-    if equals:
-        found["value"] = value
-    if effect:
-        found["effect"] = effect
-    return found
-
-
-def with_labels(pod: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-    """Return a pod with our labels, which an overlay cannot replace."""
-    metadata = dict(pod.get("metadata") or {})
-    return {**pod, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
+    toleration = {"operator": "Equal" if match["equals"] else "Exists"}
+    if match["key"] != "*":
+        toleration["key"] = match["key"]
+    if match["equals"]:
+        toleration["value"] = match["value"]
+    if match["effect"]:
+        toleration["effect"] = match["effect"]
+    return toleration

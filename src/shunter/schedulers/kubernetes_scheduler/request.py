@@ -27,10 +27,9 @@ from shunter.schedulers.kubernetes_scheduler.pods import (
     PodPlace,
     SecretValues,
     pod_template,
-    with_labels,
 )
 from shunter.schedulers.kubernetes_scheduler.rules import check_manifests, check_options
-from shunter.schedulers.native_retries import BackendRetries, backend_retries
+from shunter.schedulers.native_retries import backend_retries
 from shunter.schedulers.toolkit_supervision import (
     EndRules,
     check_roles,
@@ -130,8 +129,9 @@ def make_request(
     """
     opts = KubernetesOpts(**cfg)
     check_options(opts)
-    asked = kind or _kind(app, opts)
-    return _ObjectPlan(app, opts, session, JOB if asked == AUTO else asked, name, asked == AUTO).request()
+    kind = kind or _kind(app, opts)
+    may_be_jobset = kind == AUTO and len(app.roles) > 1
+    return _ObjectPlan(app, opts, session, JOB if kind == AUTO else kind, name, may_be_jobset).request()
 
 
 def _kind(app: AppDef, opts: KubernetesOpts) -> str:
@@ -143,44 +143,102 @@ def _kind(app: AppDef, opts: KubernetesOpts) -> str:
     return JOBSET if opts.local_queue and len(app.roles) > 1 else JOB
 
 
+class _RolePlan:
+    """A role, and how its failures are treated.
+
+    Args:
+        index: index of the role.
+        role: the role.
+        part: what stands for it in names.
+        opts: the options.
+        kind: what the job becomes.
+    """
+
+    def __init__(self, index: int, role: Role, part: str, opts: KubernetesOpts, kind: str) -> None:
+        self.index = index
+        self.part = part
+        self.retries = backend_retries("kubernetes", opts.retry, role.max_retries) if opts.retry else None
+        self.role = replace(role, max_retries=self.retries.counted) if self.retries else role
+        self.restarts_alone = role.retry_policy is RetryPolicy.REPLICA and role.num_replicas > 1
+        # the only replica must know of its failures to notify of the last one; it is retried in the same way
+        must_know = bool(opts.notify and self.role.max_retries and kind == JOB and role.num_replicas == 1)
+        #: Whether failures are counted for each replica separately.
+        self.per_replica = self.restarts_alone or must_know
+        #: The rules of a Job, each with the class of failures that it is for.
+        self.rules = failure_rules(
+            part, per_replica=self.per_replica, retries=self.retries, final_codes=opts.final_exit_codes
+        )
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The annotation by which a Job's status names the class that ended it."""
+        return {names.NOTE_RETRY: note_of(self.rules)} if self.retries else {}
+
+    def check(self, kind: str, role_count: int) -> None:
+        """Refuse retries that the kind of job does not have."""
+        role = self.role
+        if not role.max_retries or role.retry_policy is RetryPolicy.REPLICA:
+            return
+        is_application = role.retry_policy is RetryPolicy.APPLICATION
+        if role.num_replicas == 1 and not (role_count > 1 and is_application):
+            return
+        if kind == JOB:
+            raise ConfigError(
+                f"role {role.name!r}: a Kubernetes Job restarts replicas one by one, and max_retries="
+                f"{role.max_retries} with retry_policy={role.retry_policy.value} restarts them together",
+                hint="Use -cfg kind=jobset where the cluster has JobSet, or retry_policy=REPLICA.",
+            )
+        if not is_application and (role_count > 1 or kind == VOLCANO):
+            raise ConfigError(
+                f"role {role.name!r}: {kind} restarts the job as a whole, not a single role",
+                hint="Use retry_policy=APPLICATION or REPLICA.",
+            )
+
+
 class _ObjectPlan:
     """What the objects of a job have in common."""
 
     def __init__(
         self, app: AppDef, opts: KubernetesOpts, session: str, kind: str, name: str, may_be_jobset: bool
     ) -> None:
-        self.retries = _retries_of(app, opts)
-        self.app = _with_retries(app, self.retries)
+        self.app = app
         self.opts = opts
         self.session = session
         self.kind = kind
-        self.parts = names.role_parts([role.name for role in app.roles])
-        self.counts = [role.num_replicas for role in app.roles]
+        self.may_be_jobset = may_be_jobset
+        parts = names.role_parts([role.name for role in app.roles])
+        counts = [role.num_replicas for role in app.roles]
         self.in_roles = len(app.roles) > 1 or kind != JOB
-        self.may_be_jobset = may_be_jobset and len(app.roles) > 1
+        self.is_group = sum(counts) > 1
         self.name = name or names.make_name(
             app.name,
-            self.parts,
-            self.counts,
-            in_jobset=kind != JOB or self.may_be_jobset,  # whose names of pods are longer
+            parts,
+            counts,
+            in_jobset=kind != JOB or may_be_jobset,  # whose names of pods are longer
             per_role=self.in_roles,
         )
         self.app_id = names.make_app_id(opts.namespace, self.name)
-        self.is_group = sum(self.counts) > 1
+        self.roles = [
+            _RolePlan(index, role, part, opts, kind)
+            for index, (role, part) in enumerate(zip(app.roles, parts, strict=True))
+        ]
         self.end_rules = EndRules(stopped="")
         if opts.notify or opts.hang_timeout is not None:
             self._have_it_supervised()
         self.secret = SecretValues()
-        self.labels, self.notes = self._labels(), self._notes()
-        #: Per role, where its script leaves results that are lost.
-        self.lost: dict[str, str] = {}
+        self.labels = self._labels()
+        self.warnings: dict[str, None] = {}
 
     def request(self) -> KubernetesJob:
         """Make all objects."""
-        _check_retries(self.app, self.kind)
+        for plan in self.roles:
+            plan.check(self.kind, len(self.roles))
+            self._warn_of_ignored(plan)
         running = {JOB: self._jobs, JOBSET: self._jobset, VOLCANO: self._volcano}[self.kind]()
         manifests = [*self._secret(), *self._service(), *self._pod_groups(), *running]
         check_manifests(manifests)
+        is_signed = bool(secret_of(self.opts))
+        supervised = warnings_of("kubernetes", self.opts, self.end_rules, hidden=True, is_signed=is_signed)
         return KubernetesJob(
             self.name,
             self.opts.namespace,
@@ -189,86 +247,72 @@ class _ObjectPlan:
             self.opts.context or "",
             self.opts.kubeconfig or "",
             self.may_be_jobset,
-            [
-                *(warning for role in self.app.roles for warning in _ignored(role, self.kind)),
-                *(
-                    f"role {name!r}: a pod keeps no files, so what the script writes to {place} is lost when "
-                    "it ends: name a place for results (--output s3://bucket/prefix), or mount a claim there"
-                    for name, place in self.lost.items()
-                ),
-                *dict.fromkeys(text for each in self.retries if each for text in each.warnings),
-                *warnings_of(
-                    "kubernetes", self.opts, self.end_rules, hidden=True, is_signed=bool(secret_of(self.opts))
-                ),
-            ],
+            [*self.warnings, *supervised],
         )
+
+    def _warn_of_ignored(self, plan: _RolePlan) -> None:
+        role = plan.role
+        self.warnings |= dict.fromkeys(plan.retries.warnings if plan.retries else ())
+        if self.kind != VOLCANO and not self.opts.gang and role.min_replicas not in (None, role.num_replicas):
+            text = f"role {role.name!r}: min_replicas={role.min_replicas} is ignored: the job waits for all"
+            self.warnings[f"{text} replicas; Volcano (queue=NAME) and gang=true honour it"] = None
 
     def _have_it_supervised(self) -> None:
         """Give the toolkit in the pods what it needs for notifications and hang detection."""
-        app, opts = self.app, self.opts
+        opts, first = self.opts, self.roles[0]
+        app = replace(self.app, roles=[plan.role for plan in self.roles])
         check_roles("kubernetes", app, opts, {role.name: DOCUMENT in role.env for role in app.roles})
-        role = app.roles[0]
-        check_variables(opts, {**role.env, **(opts.secrets or {})})
-        if opts.notify and role.max_retries:
+        check_variables(opts, {**first.role.env, **(opts.secrets or {})})
+        if opts.notify and first.role.max_retries:
             if self.kind == VOLCANO:
                 raise ConfigError(
                     "notify: a pod of a Volcano job does not know whether it is the last attempt",
                     hint="Leave max_retries and retry out, or use another kind of job.",
                 )
-            of_index = self._counts_by_index(role)
-            path = _FAILURES_OF_INDEX if of_index else _RESTARTS_OF_JOBSET
-            codes = restarted_codes(rule for _, rule in self._failure_rules(0))
-            self.end_rules = EndRules(role.max_retries + 1, ATTEMPT, 0, codes, stopped="")
-            role = replace(role, env={**role.env, ATTEMPT: f"{FIELD_PATH}{path}"})
-            app = replace(app, roles=[role, *app.roles[1:]])
-        self.app = with_variables(app, opts, self.end_rules, secret_of(opts))
-
-    def _counts_by_index(self, role: Role) -> bool:
-        """Tell whether failures are counted for each replica separately.
-
-        A single replica's failures are also counted like that if it must know of them; its job is retried in
-        the same way.
-        """
-        wants_to_know = bool(self.opts.notify and role.max_retries and self.kind == JOB)
-        return _is_alone(role) or (wants_to_know and role.num_replicas == 1)
+            path = _FAILURES_OF_INDEX if first.per_replica else _RESTARTS_OF_JOBSET
+            codes = restarted_codes(rule for _, rule in first.rules)
+            self.end_rules = EndRules(first.role.max_retries + 1, ATTEMPT, 0, codes, stopped="")
+            env = {**first.role.env, ATTEMPT: f"{FIELD_PATH}{path}"}
+            app = replace(app, roles=[replace(first.role, env=env), *app.roles[1:]])
+        app = with_variables(app, opts, self.end_rules, secret_of(opts))
+        for plan, role in zip(self.roles, app.roles, strict=True):
+            plan.role = role
 
     def _labels(self) -> dict[str, str]:
+        app_name, version = names.label_value(self.app.name), names.label_value(__version__)
         own = {
             names.LABEL_JOB: self.name,
             names.LABEL_KIND: self.kind,
-            names.LABEL_APP_NAME: names.label_value(self.app.name),
+            names.LABEL_APP_NAME: app_name,
             names.LABEL_USER: names.label_value(user_name()),
-            names.LABEL_VERSION: names.label_value(__version__),
+            names.LABEL_VERSION: version,
             names.LABEL_MANAGED_BY: names.MANAGED_BY,
-            "app.kubernetes.io/name": names.label_value(self.app.name),
+            "app.kubernetes.io/name": app_name,
             "app.kubernetes.io/instance": self.name,
-            "torchx.pytorch.org/version": names.label_value(__version__),
-            "torchx.pytorch.org/app-name": names.label_value(self.app.name),
+            "torchx.pytorch.org/version": version,
+            "torchx.pytorch.org/app-name": app_name,
         }
-        notes = {
-            key: names.label_value(str(value))
-            for key, value in self.app.metadata.items()
-            if names.is_label_key(key)
-        }
+        metadata = self.app.metadata.items()
+        notes = {key: names.label_value(str(value)) for key, value in metadata if names.is_label_key(key)}
         return {**notes, **(self.opts.labels or {}), **own}
 
-    def _notes(self) -> dict[str, str]:
-        layout = [[role.name, role.num_replicas] for role in self.app.roles]
+    def _metadata(self, name: str) -> dict[str, Any]:
+        return {"name": name, "namespace": self.opts.namespace, "labels": dict(self.labels)}
+
+    def _running(self, api: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """Return an object that runs pods, with what `status` and Kueue read from it."""
+        metadata = self._metadata(name)
+        if self.opts.local_queue:
+            metadata["labels"][names.QUEUE_LABEL] = self.opts.local_queue
+            if self.opts.workload_priority:
+                metadata["labels"][names.PRIORITY_LABEL] = self.opts.workload_priority
+            spec["suspend"] = True  # Kueue resumes it
+        layout = [[plan.role.name, plan.role.num_replicas] for plan in self.roles]
         notes = {names.NOTE_LAYOUT: json.dumps(layout), names.NOTE_SESSION: self.session}
         if self.app.metadata:
             notes[names.NOTE_METADATA] = json.dumps(dict(self.app.metadata), ensure_ascii=False)
-        return {**(self.opts.annotations or {}), **notes}
-
-    def _metadata(self, name: str, *, queued: bool = False) -> dict[str, Any]:
-        labels = dict(self.labels)
-        if queued and self.opts.local_queue:
-            labels[names.QUEUE_LABEL] = self.opts.local_queue
-            if self.opts.workload_priority:
-                labels[names.PRIORITY_LABEL] = self.opts.workload_priority
-        found: dict[str, Any] = {"name": name, "namespace": self.opts.namespace, "labels": labels}
-        if queued:
-            found["annotations"] = dict(self.notes)
-        return found
+        metadata["annotations"] = {**(self.opts.annotations or {}), **notes}
+        return {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}
 
     # ---- beside the pods
 
@@ -297,57 +341,60 @@ class _ObjectPlan:
             {
                 "apiVersion": PODGROUP_API,
                 "kind": "PodGroup",
-                "metadata": self._metadata(self._job_name(part)),
-                "spec": {"schedulingPolicy": {"gang": {"minCount": role.min_replicas or role.num_replicas}}},
+                "metadata": self._metadata(self._job_name(plan)),
+                "spec": {
+                    "schedulingPolicy": {
+                        "gang": {"minCount": plan.role.min_replicas or plan.role.num_replicas}
+                    }
+                },
             }
-            for role, part in zip(self.app.roles, self.parts, strict=True)
+            for plan in self.roles
         ]
 
     # ---- pods
 
-    def _job_name(self, part: str) -> str:
-        return f"{self.name}-{part}" if self.in_roles else self.name
+    def _job_name(self, plan: _RolePlan) -> str:
+        return f"{self.name}-{plan.part}" if self.in_roles else self.name
 
-    def _rank0(self) -> str:
-        if not self.is_group:
-            return "localhost"
-        host = {JOB: self._job_name(self.parts[0]) + "-0"}.get(self.kind, f"{self.name}-{self.parts[0]}-0-0")
-        return f"{host}.{self.name}"
-
-    def _pod(self, index: int, replica: int | None = None) -> dict[str, Any]:
-        role, part = self.app.roles[index], self.parts[index]
-        has_rank0 = index == 0 and replica in (None, 0)
+    def _pod(self, plan: _RolePlan, replica: int | None = None) -> dict[str, Any]:
+        """Return the template of a role's pods, or of one of its pods."""
+        role, first = plan.role, self.roles[0]
+        has_rank0 = plan.index == 0 and replica in (None, 0)
         is_shared = has_rank0 and replica is None and role.num_replicas > 1
-        rank0 = "localhost" if has_rank0 and not is_shared else self._rank0()
+        rank0 = "localhost"
+        if self.is_group and (is_shared or not has_rank0):
+            host = f"{self._job_name(first)}-0" if self.kind == JOB else f"{self.name}-{first.part}-0-0"
+            rank0 = f"{host}.{self.name}"
         subdomain = self.name if self.kind == JOB and self.is_group else ""
-        place = PodPlace(index, part, replica, rank0, is_shared, subdomain)
+        place = PodPlace(plan.index, plan.part, replica, rank0, is_shared, subdomain)
         pod = pod_template(role, place, self.opts, self.app_id, self.session, self.secret)
         mounted = (mount["mountPath"] for mount in pod["spec"]["containers"][0].get("volumeMounts", ()))
         if lost := lost_results(specification(role.metadata), mounted):
-            self.lost[role.name] = lost
+            text = (
+                f"role {role.name!r}: a pod keeps no files, so what the script writes to {lost} is lost when"
+            )
+            hint = "name a place for results (--output s3://bucket/prefix), or mount a claim there"
+            self.warnings[f"{text} it ends: {hint}"] = None
+        if self.opts.gang and self.kind == JOB:
+            pod["spec"]["schedulingGroup"] = {"podGroupName": self._job_name(plan)}
+        metadata = pod["metadata"]
+        if self.opts.topology:
+            kind, _, level = self.opts.topology.partition(":")
+            metadata.setdefault("annotations", {})[names.TOPOLOGY_NOTES[kind]] = level or "true"
         labels = {
             **self.labels,
             names.LABEL_ROLE: names.label_value(role.name),
-            names.LABEL_ROLE_INDEX: str(index),
+            names.LABEL_ROLE_INDEX: str(plan.index),
         }
         if replica is not None:
             labels[names.LABEL_REPLICA] = str(replica)
-        for old, ours in names.OLD_LABELS.items():
-            if ours in labels:
-                labels[old] = labels[ours]
-        if self.opts.gang and self.kind == JOB:
-            pod["spec"]["schedulingGroup"] = {"podGroupName": self._job_name(part)}
-        if self.opts.topology:
-            kind, _, level = self.opts.topology.partition(":")
-            notes = pod["metadata"].setdefault("annotations", {})
-            notes[names.TOPOLOGY_NOTES[kind]] = level or "true"
-        return with_labels(pod, labels)
+        labels |= {old: labels[ours] for old, ours in names.OLD_LABELS.items() if ours in labels}
+        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+        return pod
 
-    def _job_spec(self, index: int) -> dict[str, Any]:
-        role = self.app.roles[index]
-        per_replica = self._counts_by_index(role)
-        most = self.opts.max_running
-        if most is not None and (most < 1 or self.kind != JOB or not per_replica or self.opts.gang):
+    def _job_spec(self, plan: _RolePlan) -> dict[str, Any]:
+        role, most = plan.role, self.opts.max_running
+        if most is not None and (most < 1 or self.kind != JOB or not plan.per_replica or self.opts.gang):
             raise ConfigError(
                 f"max_running={most} is not possible: it is for Jobs whose replicas start one by one",
                 hint="Give the role the retry policy replica, and leave gang and other kinds out.",
@@ -357,57 +404,37 @@ class _ObjectPlan:
             "completions": role.num_replicas,
             "parallelism": min(most or role.num_replicas, role.num_replicas),
             "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {"rules": [rule for _, rule in self._failure_rules(index)]},
+            "podFailurePolicy": {"rules": [rule for _, rule in plan.rules]},
         }
-        if per_replica:
+        if plan.per_replica:
             spec["backoffLimitPerIndex"] = role.max_retries
         else:  # a JobSet counts the restarts of all by itself
             spec["backoffLimit"] = role.max_retries if self.kind == JOB else 0
         if self.opts.timeout is not None:
             spec["activeDeadlineSeconds"] = self.opts.timeout
         # the only replica of a role need not ask for its index
-        spec["template"] = self._pod(index, 0 if role.num_replicas == 1 else None)
+        spec["template"] = self._pod(plan, 0 if role.num_replicas == 1 else None)
         return spec
-
-    def _failure_rules(self, index: int) -> list[tuple[str, dict[str, Any]]]:
-        return failure_rules(
-            self.parts[index],
-            per_replica=self._counts_by_index(self.app.roles[index]),
-            retries=self.retries[index],
-            final_codes=self.opts.final_exit_codes,
-        )
-
-    def _note_of_rules(self, index: int) -> dict[str, str]:
-        """Return the annotation by which a Job's status names the class that ended it."""
-        if self.retries[index] is None:
-            return {}
-        return {names.NOTE_RETRY: note_of(self._failure_rules(index))}
 
     def _keeping(self) -> dict[str, int]:
         ttl = self.opts.ttl
         return {} if ttl is None or ttl < 0 else {"ttlSecondsAfterFinished": ttl}
 
-    def _waiting(self) -> dict[str, bool]:
-        return {"suspend": True} if self.opts.local_queue else {}  # Kueue resumes it
-
     def _jobs(self) -> list[dict[str, Any]]:
         jobs = []
-        for index, part in enumerate(self.parts):
-            metadata = self._metadata(self._job_name(part), queued=True)
-            metadata["annotations"] |= self._note_of_rules(index)
-            spec = {**self._job_spec(index), **self._keeping(), **self._waiting()}
-            jobs.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+        for plan in self.roles:
+            spec = {**self._job_spec(plan), **self._keeping()}
+            jobs.append(self._running("batch/v1", "Job", self._job_name(plan), spec))
+            jobs[-1]["metadata"]["annotations"] |= plan.notes
         return jobs
 
     def _jobset(self) -> list[dict[str, Any]]:
         replicated = []
-        for index, part in enumerate(self.parts):
-            labelled: dict[str, Any] = {"labels": dict(self.labels)}
-            if note := self._note_of_rules(index):
-                labelled["annotations"] = note
-            template = {"metadata": labelled, "spec": self._job_spec(index)}
-            replicated.append({"name": part, "replicas": 1, "template": template})
-        restarts = max(0 if _is_alone(role) else role.max_retries for role in self.app.roles)
+        for plan in self.roles:
+            metadata = {"labels": dict(self.labels), **({"annotations": plan.notes} if plan.notes else {})}
+            template = {"metadata": metadata, "spec": self._job_spec(plan)}
+            replicated.append({"name": plan.part, "replicas": 1, "template": template})
+        restarts = max(0 if plan.restarts_alone else plan.role.max_retries for plan in self.roles)
         policy: dict[str, Any] = {"maxRestarts": restarts}
         if restarts and (self.opts.final_exit_codes or self.opts.retry):
             reasons = ["PodFailurePolicy"]
@@ -418,48 +445,40 @@ class _ObjectPlan:
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": policy,
             **self._keeping(),
-            **self._waiting(),
         }
-        metadata = self._metadata(self.name, queued=True)
-        return [{"apiVersion": JOBSET_API, "kind": "JobSet", "metadata": metadata, "spec": spec}]
+        return [self._running(JOBSET_API, "JobSet", self.name, spec)]
 
     def _volcano(self) -> list[dict[str, Any]]:
-        opts = self.opts
-        tasks = [
-            self._task(index, replica) for index, count in enumerate(self.counts) for replica in range(count)
-        ]
-        together = [
-            role.max_retries for role in self.app.roles if role.retry_policy is not RetryPolicy.REPLICA
-        ]
-        retries = max(together, default=0)
-        failed = "RestartJob" if retries else "TerminateJob"
+        opts, roles = self.opts, [plan.role for plan in self.roles]
+        tasks = [self._task(plan, k) for plan in self.roles for k in range(plan.role.num_replicas)]
+        restarts_all = any(
+            role.max_retries and role.retry_policy is not RetryPolicy.REPLICA for role in roles
+        )
         spec: dict[str, Any] = {
             "schedulerName": "volcano",
             "queue": opts.queue or "default",
             "minAvailable": sum(task["minAvailable"] for task in tasks),
             # Volcano gives up when it has counted this many restarts, before making the last one
-            "maxRetry": max(role.max_retries for role in self.app.roles) + 1,
+            "maxRetry": max(role.max_retries for role in roles) + 1,
             "plugins": {"svc": ["--publish-not-ready-addresses"], "env": []},
             "policies": [
                 {"event": "PodEvicted", "action": "RestartJob"},
-                {"event": "PodFailed", "action": failed},
+                {"event": "PodFailed", "action": "RestartJob" if restarts_all else "TerminateJob"},
             ],
             "tasks": tasks,
             **self._keeping(),
         }
         if opts.priority_class:
             spec["priorityClassName"] = opts.priority_class
-        metadata = self._metadata(self.name, queued=True)
-        return [{"apiVersion": VOLCANO_API, "kind": "Job", "metadata": metadata, "spec": spec}]
+        return [self._running(VOLCANO_API, "Job", self.name, spec)]
 
-    def _task(self, index: int, replica: int) -> dict[str, Any]:
-        role = self.app.roles[index]
-        pod = self._pod(index, replica)
+    def _task(self, plan: _RolePlan, replica: int) -> dict[str, Any]:
+        role, pod = plan.role, self._pod(plan, replica)
         if self.opts.timeout is not None:
             pod["spec"]["activeDeadlineSeconds"] = self.opts.timeout
         needed = role.num_replicas if role.min_replicas is None else role.min_replicas
         task: dict[str, Any] = {
-            "name": f"{self.parts[index]}-{replica}",
+            "name": f"{plan.part}-{replica}",
             "replicas": 1,
             "minAvailable": int(replica < needed),
             "template": pod,
@@ -468,55 +487,6 @@ class _ObjectPlan:
             task["maxRetry"] = role.max_retries + 1
             task["policies"] = [{"event": "PodFailed", "action": "RestartTask"}]
         return task
-
-
-def _retries_of(app: AppDef, opts: KubernetesOpts) -> list[BackendRetries | None]:
-    """Return by role what is asked for by class of failure."""
-    if not opts.retry:
-        return [None] * len(app.roles)
-    return [backend_retries("kubernetes", opts.retry, role.max_retries) for role in app.roles]
-
-
-def _with_retries(app: AppDef, retries: list[BackendRetries | None]) -> AppDef:
-    """Return a job whose roles are retried as often as their classes are."""
-    roles = [
-        role if each is None else replace(role, max_retries=each.counted)
-        for role, each in zip(app.roles, retries, strict=True)
-    ]
-    return replace(app, roles=roles)
-
-
-def _is_alone(role: Role) -> bool:
-    """Tell whether each replica of a role restarts on its own."""
-    return role.retry_policy is RetryPolicy.REPLICA and role.num_replicas > 1
-
-
-def _check_retries(app: AppDef, kind: str) -> None:
-    """Refuse retries that the kind of job does not have."""
-    for role in app.roles:
-        if not role.max_retries or role.retry_policy is RetryPolicy.REPLICA:
-            continue
-        others = len(app.roles) > 1
-        together = role.num_replicas > 1 or (others and role.retry_policy is RetryPolicy.APPLICATION)
-        if kind == JOB and together:
-            raise ConfigError(
-                f"role {role.name!r}: a Kubernetes Job restarts replicas one by one, and max_retries="
-                f"{role.max_retries} with retry_policy={role.retry_policy.value} restarts them together",
-                hint="Use -cfg kind=jobset where the cluster has JobSet, or retry_policy=REPLICA.",
-            )
-        if kind != JOB and role.retry_policy is RetryPolicy.ROLE and (others or kind == VOLCANO) and together:
-            raise ConfigError(
-                f"role {role.name!r}: {kind} restarts the job as a whole, not a single role",
-                hint="Use retry_policy=APPLICATION or REPLICA.",
-            )
-
-
-def _ignored(role: Role, kind: str) -> list[str]:
-    """Return warnings about settings that have no effect on Kubernetes."""
-    if kind == VOLCANO or role.min_replicas in (None, role.num_replicas):
-        return []
-    text = f"role {role.name!r}: min_replicas={role.min_replicas} is ignored: the job waits for all replicas"
-    return [f"{text}; Volcano (queue=NAME) and gang=true honour it"]
 
 
 def as_jobset(job: KubernetesJob, app: AppDef, cfg: Mapping[str, Any], session: str) -> KubernetesJob:

@@ -7,12 +7,13 @@ that is not in the history is searched for by its label.
 from __future__ import annotations
 
 import builtins
-import threading
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
-from shunter.errors import AccessError, ConfigError, ShunterError, UnknownAppException, UnreachableError
+from shunter.errors import ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.schedulers.api import (
     Check,
     Dependency,
@@ -24,42 +25,22 @@ from shunter.schedulers.api import (
     Scheduler,
     accepted,
     if_reachable,
-    poll_until_ended,
+    not_running,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
-from shunter.schedulers.kubernetes_scheduler import names
-from shunter.schedulers.kubernetes_scheduler.api_server import (
-    WATCH_SECONDS,
-    ApiServer,
-    Watch,
-)
-from shunter.schedulers.kubernetes_scheduler.doctor import examine, examine_job
-from shunter.schedulers.kubernetes_scheduler.housekeeping import cancel, delete_jobs, unused
+from shunter.schedulers.joined_terminal import SHELL, run_joined
+from shunter.schedulers.kubernetes_scheduler import doctor, housekeeping, jobs, names, states, submission
+from shunter.schedulers.kubernetes_scheduler.api_server import WATCH_SECONDS, ApiServer, Watches
+from shunter.schedulers.kubernetes_scheduler.jobs import ClusterJob
 from shunter.schedulers.kubernetes_scheduler.logs import read_logs
 from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
-from shunter.schedulers.kubernetes_scheduler.observe import (
-    GROUP_OF_KIND,
-    FoundJob,
-    app_reason,
-    brief,
-    describe,
-    find_jobs,
-    group_pods,
-    list_jobs,
-    list_path,
-    row,
-    selector,
-)
 from shunter.schedulers.kubernetes_scheduler.options import JOBSET, REPLACED, KubernetesOpts
-from shunter.schedulers.kubernetes_scheduler.pod_command import run_in_pod
-from shunter.schedulers.kubernetes_scheduler.reasons import main_container, pod_reason
 from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob, as_jobset, make_request
-from shunter.schedulers.kubernetes_scheduler.submission import adapt, submit, try_out
 from shunter.schedulers.lines import all_replicas, check_combined, check_replicas
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import as_mapping
-from shunter.specs.status import AppState, is_terminal
+from shunter.specs.status import AppState
 from shunter.specs.workspace import Workspace
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
@@ -137,15 +118,16 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         self._adapt(info)
         if info.cfg.get("validate_spec", True):
             job = info.request
-            try_out(self._server(job.context, job.kubeconfig), job)
+            submission.try_out(self._server(job.context, job.kubeconfig), job)
 
     def _adapt(self, info: AppDryRunInfo[Any]) -> None:
         """Adapt the request to the kinds and versions that the cluster has."""
         job = info.request
         server = self._server(job.context, job.kubeconfig)
-        if job.may_be_jobset and info.app is not None and GROUP_OF_KIND[JOBSET] in server.groups():
+        if job.may_be_jobset and info.app is not None and jobs.GROUP_OF_KIND[JOBSET] in server.groups():
             job = as_jobset(job, info.app, info.cfg, self.session_name)
-        info.request = adapt(server, job)
+        submission.adapt(server, job)
+        info.request = job
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         """Make the job's objects, exactly once.
@@ -156,7 +138,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         self._adapt(dryrun_info)
         job = dryrun_info.request
         server = self._server(job.context, job.kubeconfig)
-        submit(server, job)
+        submission.submit(server, job)
         connection = server.connection
         # the kubeconfig's current context may be another one tomorrow
         ref = ClusterJobRef(job.kind, connection.context, server.kubeconfig, connection.server)
@@ -184,24 +166,24 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
             self._refs[app_id] = ClusterJobRef.from_text(text)
         return self._refs[app_id]
 
-    def _find_many(self, app_ids: Iterable[str]) -> dict[str, FoundJob | ShunterError | None]:
+    def _find_many(self, app_ids: Iterable[str]) -> dict[str, ClusterJob | ShunterError | None]:
         """Find jobs, with few calls for each cluster and namespace; an error is that of its jobs alone."""
-        found: dict[str, FoundJob | ShunterError | None] = dict.fromkeys(app_ids)
+        jobs_by_id: dict[str, ClusterJob | ShunterError | None] = dict.fromkeys(app_ids)
         places: dict[tuple[ClusterJobRef, str], dict[str, str]] = {}
-        for app_id in found:
+        for app_id in jobs_by_id:
             namespace, name = names.split_app_id(app_id)
             if names.DNS_LABEL.fullmatch(name) and names.DNS_LABEL.fullmatch(namespace):
                 place = self._ref(app_id)._replace(kind="")
                 places.setdefault((place, namespace), {})[app_id] = name
-        for (place, namespace), some in places.items():
-            kinds = {name: self._ref(app_id).kind for app_id, name in some.items()}
+        for (place, namespace), names_of_jobs in places.items():
+            kinds = {name: self._ref(app_id).kind for app_id, name in names_of_jobs.items()}
             try:
-                jobs = find_jobs(self._server_at(place), namespace, kinds)
+                found = jobs.find_jobs(self._server_at(place), namespace, kinds)
             except ShunterError as error:
-                found.update(dict.fromkeys(some, error))
+                jobs_by_id.update(dict.fromkeys(names_of_jobs, error))
             else:
-                found.update({app_id: jobs.get(name) for app_id, name in some.items()})
-        return found
+                jobs_by_id.update({app_id: found.get(name) for app_id, name in names_of_jobs.items()})
+        return jobs_by_id
 
     def _server_at(self, place: ClusterJobRef) -> ApiServer:
         """Return the API server of a job.
@@ -218,13 +200,13 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
             )
         return server
 
-    def _find(self, app_id: str) -> FoundJob | None:
-        found = self._find_many([app_id])[app_id]
-        if isinstance(found, ShunterError):
-            raise found
-        return found
+    def _find(self, app_id: str) -> ClusterJob | None:
+        job = self._find_many([app_id])[app_id]
+        if isinstance(job, ShunterError):
+            raise job
+        return job
 
-    def _get(self, app_id: str) -> FoundJob:
+    def _get(self, app_id: str) -> ClusterJob:
         job = self._find(app_id)
         if job is None:
             raise UnknownAppException(f"the cluster has no job {app_id!r}")
@@ -235,12 +217,14 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return the state of a job and its replicas, and why it waits."""
         job = self._find(app_id)
-        return None if job is None else describe(job)
+        return None if job is None else jobs.describe(job)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | ShunterError | None]:
         """Describe several jobs, a hundred per call, without their replicas."""
-        jobs = self._find_many(app_ids)
-        return {app_id: brief(job) if isinstance(job, FoundJob) else job for app_id, job in jobs.items()}
+        found = self._find_many(app_ids)
+        return {
+            app_id: jobs.brief(job) if isinstance(job, ClusterJob) else job for app_id, job in found.items()
+        }
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all of our jobs, the oldest first.
@@ -251,17 +235,11 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         """
         cfg = cfg or {}
         namespace = cfg.get("namespace") or names.DEFAULT_NAMESPACE
-        rows = [row(job) for job in list_jobs(self._server_of(cfg), "" if namespace == "*" else namespace)]
-        states, since = cfg.get("states"), cfg.get("since")
-        return sorted(
-            (
-                each
-                for each in rows
-                if (states is None or each.state in states)
-                and (since is None or (each.submitted_at or 0.0) >= int(since))
-            ),
-            key=lambda each: each.submitted_at or 0.0,
-        )
+        selected, since = cfg.get("states"), int(cfg.get("since") or 0)
+        listed = jobs.list_jobs(self._server_of(cfg), "" if namespace == "*" else namespace)
+        rows = [row for row in map(jobs.row, listed) if selected is None or row.state in selected]
+        rows = [row for row in rows if (row.submitted_at or 0.0) >= since]
+        return sorted(rows, key=lambda row: row.submitted_at or 0.0)
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
@@ -270,55 +248,48 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends, is gone, or the time is over: the cluster reports changes."""
         job = self._find(app_id)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        stop = threading.Event()
-        while job is not None and not is_terminal(app_reason(job).state):
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                break
-            seconds = WATCH_SECONDS if left is None else min(left, WATCH_SECONDS)
-            params = {"labelSelector": selector([job.name])}
-            watch = Watch(job.server, list_path(job.kind, job.namespace), params, stop, seconds=seconds)
-            timer = threading.Timer(seconds, watch.close)
-            timer.daemon = True
-            timer.start()
-            try:
-                for _ in watch.events(on_trouble=_raise_third()):
-                    job = self._find(app_id)
-                    if job is None or is_terminal(app_reason(job).state):
-                        break
-            except AccessError:  # a user who may not watch may still read
-                return poll_until_ended(lambda: self.describe(app_id), left)
-            finally:
-                timer.cancel()
-            stop = threading.Event()
-            if job is not None:
+        if job is None:
+            return None
+        deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+        with closing(Watches(job.server, [jobs.list_path(job.kind, job.namespace)], job.selector)) as watches:
+            while not job.has_ended and time.monotonic() < deadline:
+                watches.wait(min(deadline - time.monotonic(), WATCH_SECONDS))
                 job = self._find(app_id)
-        return self.describe(app_id)
+                if job is None:
+                    return None
+        return jobs.describe(job)
 
     # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
-        """Run a command in a replica's container."""
+        """Run a command in a replica's container by ``kubectl exec``, which says itself what is wrong."""
         job = self._get(app_id)
         check_replicas(app_id, [(role_name, k)], all_replicas(job.layout))
         place = ([role for role, _ in job.layout].index(role_name), k)
-        attempts = group_pods(job.pods()).get(place, [])
+        attempts = jobs.group_pods(job.pods()).get(place, [])
         name = f"{app_id} {role_name}/{k}"
         if not attempts:
             raise ConfigError(
                 f"{name} is not running: it has no pod", hint=f"`shunter status {app_id}` says why."
             )
         pod = attempts[-1]
-        reason = pod_reason(pod)
+        reason = states.pod_reason(pod)
         if reason.state is not AppState.RUNNING:
-            text = f": {reason.text}" if reason.text else ""
+            raise not_running(name, f"{reason.state}: {reason.text}" if reason.text else reason.state)
+        words = ["kubectl"]
+        if job.server.kubeconfig:
+            words.append(f"--kubeconfig={os.path.expanduser(job.server.kubeconfig)}")
+        if job.server.connection.context:  # a pod's own account has none
+            words.append(f"--context={job.server.connection.context}")
+        words += ["exec", names.name_of(pod), f"--namespace={job.namespace}"]
+        words += [f"--container={states.main_container(pod)}", "--stdin", *(["--tty"] if tty else [])]
+        try:
+            return run_joined([*words, "--", *(command or SHELL)])
+        except FileNotFoundError:
             raise ConfigError(
-                f"{name} is not running, so nothing can be started in it: it is {reason.state}{text}"
-            )
-        return run_in_pod(
-            job.server, job.namespace, names.name_of(pod), main_container(pod), command, tty=tty
-        )
+                "entering a pod needs kubectl, which is not installed",
+                hint="https://kubernetes.io/docs/tasks/tools/ says how to install it.",
+            ) from None
 
     # ---- ending
 
@@ -326,7 +297,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         """Ask the job to stop; does nothing if it has ended or does not exist."""
         job = self._find(app_id)
         if job is not None:
-            cancel(job)
+            housekeeping.cancel(job)
 
     def cancel_many(self, app_ids: Iterable[str]) -> dict[str, ShunterError | None]:
         """Ask jobs to stop: they are found by a few calls, and each is then changed by one."""
@@ -334,8 +305,8 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         for app_id, job in self._find_many(app_ids).items():
             results[app_id] = job if isinstance(job, ShunterError) else None
             try:
-                if isinstance(job, FoundJob):
-                    cancel(job)
+                if isinstance(job, ClusterJob):
+                    housekeeping.cancel(job)
             except ShunterError as error:
                 results[app_id] = error
         return results
@@ -343,9 +314,8 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     def delete(self, app_id: str) -> None:
         """Delete the objects of a job that has ended."""
         job = self._find(app_id)
-        for _, error in delete_jobs([job] if job is not None else []):
-            if error is not None:
-                raise error
+        if job is not None:
+            housekeeping.delete(job)
 
     # ---- housekeeping
 
@@ -354,7 +324,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
 
         With a job, the API server checks it too, and it is compared with the nodes and its images.
         """
-        checks = examine(self._server_of(cfg), cfg)
+        checks = doctor.examine(self._server_of(cfg), cfg)
         if job is None:
             return checks
         server = self._server(job.request.context, job.request.kubeconfig)
@@ -362,18 +332,20 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
 
         def send() -> None:
             self._adapt(job)
-            remarks.extend(try_out(server, job.request))
+            remarks.extend(submission.try_out(server, job.request))
 
         def more() -> builtins.list[Check]:
             checks = [accepted("the job", send, "would be accepted")]
             checks += [Check("its pods", None, remark) for remark in remarks]
-            return checks + examine_job(server, job)
+            return checks + doctor.examine_job(server, job)
 
         return if_reachable(checks, more)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return Secrets and Services of ours whose job is gone."""
-        return unused(self._server_of(cfg), cfg.get("namespace") or names.DEFAULT_NAMESPACE, older_than)
+        return housekeeping.unused(
+            self._server_of(cfg), cfg.get("namespace") or names.DEFAULT_NAMESPACE, older_than
+        )
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Delete what `leftovers` found."""
@@ -392,18 +364,6 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         job = self._get(app_id)
         check_replicas(app_id, replicas, all_replicas(job.layout))
         return read_logs(job, replicas, query)
-
-
-def _raise_third() -> Callable[[ShunterError], None]:
-    """Return a function that raises the third error that it is given, and those after it."""
-    heard: builtins.list[ShunterError] = []
-
-    def hear(error: ShunterError) -> None:
-        heard.append(error)
-        if len(heard) > 2:
-            raise error
-
-    return hear
 
 
 def create_scheduler(

@@ -9,36 +9,26 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from shunter.errors import ConfigError, ShunterError
 from shunter.schedulers.ids import random_id
-from shunter.schedulers.kubernetes_scheduler import names, observe
+from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.api_server import ApiServer, KubernetesError
-from shunter.schedulers.kubernetes_scheduler.observe import (
-    GROUP_OF_KIND,
-    KUEUE,
-    core_path,
-    list_path,
-    quantity,
-    selector,
-)
+from shunter.schedulers.kubernetes_scheduler.jobs import GROUP_OF_KIND, KUEUE, quantity
 from shunter.schedulers.kubernetes_scheduler.options import JOB, JOBSET, VOLCANO
 from shunter.schedulers.kubernetes_scheduler.request import PODGROUP_API, KubernetesJob
 from shunter.schedulers.kubernetes_scheduler.rules import pod_templates
 
-_NEEDED = {
-    JOBSET: "JobSet (https://jobset.sigs.k8s.io)",
-    VOLCANO: "Volcano (https://volcano.sh)",
-}
+_NEEDED = {JOBSET: "JobSet (https://jobset.sigs.k8s.io)", VOLCANO: "Volcano (https://volcano.sh)"}
 _SCHEDULING = "scheduling.k8s.io"
 _PODGROUP_VERSIONS = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
 
 
-def adapt(server: ApiServer, job: KubernetesJob) -> KubernetesJob:
-    """Check that the cluster has what the job needs, and return it in the versions that the cluster serves.
+def adapt(server: ApiServer, job: KubernetesJob) -> None:
+    """Check that the cluster has what the job needs, and give its objects the versions that it serves.
 
     Raises:
         ConfigError: it lacks JobSet, Volcano, Kueue or PodGroups.
@@ -47,9 +37,9 @@ def adapt(server: ApiServer, job: KubernetesJob) -> KubernetesJob:
     needs_groups = any(each["kind"] == "PodGroup" for each in job.manifests)
     queued = any(names.QUEUE_LABEL in names.labels_of(each) for each in job.running())
     if job.kind == JOB and not needs_groups and not queued:
-        return job
+        return
     groups = server.groups()
-    if job.kind in GROUP_OF_KIND and GROUP_OF_KIND[job.kind] not in groups:
+    if job.kind in _NEEDED and GROUP_OF_KIND[job.kind] not in groups:
         raise ConfigError(
             f"the cluster {server.connection.server} has no {_NEEDED[job.kind]}; nothing was sent",
             hint="Leave out kind and queue: a plain Job needs no add-on.",
@@ -60,13 +50,11 @@ def adapt(server: ApiServer, job: KubernetesJob) -> KubernetesJob:
             "local_queue; nothing was sent",
             hint="Leave local_queue out.",
         )
-    if not needs_groups:
-        return job
-    version = _podgroup_version(server)
-    for each in job.manifests:
-        if each["kind"] == "PodGroup":
-            each["apiVersion"] = f"{_SCHEDULING}/{version}"
-    return job
+    if needs_groups:
+        version = _podgroup_version(server)
+        for each in job.manifests:
+            if each["kind"] == "PodGroup":
+                each["apiVersion"] = f"{_SCHEDULING}/{version}"
 
 
 def _podgroup_version(server: ApiServer) -> str:
@@ -107,8 +95,7 @@ def try_out(server: ApiServer, job: KubernetesJob) -> list[str]:
     pods = [_pod_of(item, template) for item in job.manifests for _, template in pod_templates(item)]
     for manifest in [*job.manifests, *pods]:
         try:
-            answer = server.create(path_of(manifest), manifest, dry_run=True)
-            check_kept(server, manifest, answer)
+            server.create(path_of(manifest), manifest, dry_run=True)
         except KubernetesError as error:
             if "does not support dry run" in error.message:  # a webhook of the cluster may have side effects
                 continue
@@ -143,58 +130,6 @@ def _is_used_up(message: str) -> bool:
     return all(quantity(asked[name]) <= quantity(limit) for name, limit in limits.items() if name in asked)
 
 
-#: Fields that a Job may depend on, each with what needs it, and the version since which every cluster has it.
-_FIELDS = {
-    "completionMode": ("role of several replicas", "1.24"),
-    "backoffLimitPerIndex": ("retry of a single replica", "1.29"),
-    "podFailurePolicy": ("end by final_exit_codes or retry by class", "1.26"),
-    "schedulingGroup": ("placing together by gang=true", ""),
-}
-
-
-def check_kept(server: ApiServer, manifest: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-    """Refuse a Job if the cluster drops a field that it depends on; warn if it drops any other.
-
-    A server silently drops fields that it does not know (up to 1.24) or whose feature is turned off
-    (https://kubernetes.io/docs/concepts/overview/kubernetes-api/#api-changes).
-
-    Raises:
-        ConfigError: the job would not be what was asked for.
-    """
-    if manifest["apiVersion"] != "batch/v1" or not answer.get("spec"):
-        return
-    lost = _lost(manifest["spec"], answer["spec"])
-    template = manifest["spec"]["template"]["spec"]
-    lost |= _lost(template, (answer["spec"].get("template") or {}).get("spec") or template)
-    needed = [name for name in lost if name in _FIELDS and _needs(manifest["spec"], name)]
-    if needed:
-        purpose, version = _FIELDS[needed[0]]
-        since = f"Kubernetes {version} and later have it." if version else "Its feature may be turned off."
-        raise ConfigError(
-            f"the cluster {server.describe_version()} ignores the field {needed[0]} of Jobs, without which "
-            f"there is no {purpose}; no job was made",
-            hint=since,
-        )
-    if lost:
-        warnings.warn(
-            f"the cluster {server.describe_version()} ignores {', '.join(sorted(lost))} of Jobs",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-
-
-def _lost(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> set[str]:
-    return {name for name, value in sent.items() if value and name not in kept}
-
-
-def _needs(spec: Mapping[str, Any], name: str) -> bool:
-    if name == "completionMode":
-        return bool(spec["completions"] > 1)
-    if name == "podFailurePolicy":
-        return any("onExitCodes" in rule for rule in spec["podFailurePolicy"]["rules"])
-    return True
-
-
 def submit(server: ApiServer, job: KubernetesJob) -> None:
     """Create the objects of a job. After a failure they are deleted again, if the server can be reached.
 
@@ -203,16 +138,15 @@ def submit(server: ApiServer, job: KubernetesJob) -> None:
     """
     token = random_id()
     made: list[dict[str, Any]] = []
-    try:
-        for manifest in job.manifests:
+    for number, manifest in enumerate(job.manifests):
+        try:
             made.append(_create(server, manifest, token))
-            check_kept(server, manifest, made[-1])
-    except ShunterError as error:
-        uncertain = isinstance(error, KubernetesError) and error.status in (0, 500, 502, 503, 504)
-        for each in job.manifests[: len(made) + uncertain]:
-            with suppress(KubernetesError):
-                server.delete(f"{path_of(each)}/{names.name_of(each)}")
-        raise
+        except ShunterError as error:
+            may_be_made = isinstance(error, KubernetesError) and error.status in (0, 500, 502, 503, 504)
+            for each in job.manifests[: number + may_be_made]:
+                with suppress(KubernetesError):
+                    server.delete(f"{path_of(each)}/{names.name_of(each)}")
+            raise
     _own(server, made)
 
 
@@ -221,15 +155,15 @@ def _create(server: ApiServer, manifest: dict[str, Any], token: str) -> dict[str
     marked = {**manifest, "metadata": {**manifest["metadata"], "annotations": notes}}
     path = path_of(manifest)
     try:
-        found: dict[str, Any] = server.create(path, marked)
+        created: dict[str, Any] = server.create(path, marked)
     except KubernetesError as error:
         if error.status != 409:
             raise
-        there = server.find(f"{path}/{names.name_of(manifest)}")
-        if there is None or names.annotations_of(there).get(names.NOTE_SUBMISSION) != token:
+        existing = server.find(f"{path}/{names.name_of(manifest)}")
+        if existing is None or names.annotations_of(existing).get(names.NOTE_SUBMISSION) != token:
             raise
-        found = there  # our own request, whose answer was lost
-    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], **found}
+        created = existing  # our own request, whose answer was lost
+    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], **created}
 
 
 def _own(server: ApiServer, made: list[dict[str, Any]]) -> None:
@@ -256,19 +190,3 @@ def _own(server: ApiServer, made: list[dict[str, Any]]) -> None:
                     RuntimeWarning,
                     stacklevel=4,
                 )
-
-
-def delete_all(server: ApiServer, kind: str, namespace: str, job_names: Iterable[str]) -> None:
-    """Delete everything that belongs to jobs, with a few calls for all of them: pods and logs go too.
-
-    Raises:
-        KubernetesError: the server refused it or could not be reached; it can be repeated.
-    """
-    wanted = sorted(job_names)
-    for start in range(0, len(wanted), observe.NAMES_PER_CALL):
-        chosen = selector(wanted[start : start + observe.NAMES_PER_CALL])
-        path = list_path(kind, namespace)
-        server.request("DELETE", path, labelSelector=chosen, propagationPolicy="Background")
-        for path in (core_path("services", namespace), core_path("secrets", namespace)):
-            for each in server.items(path, labelSelector=chosen)[0]:
-                server.delete(f"{path}/{names.name_of(each)}")
