@@ -348,6 +348,20 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
+def test_client_certificates(cluster: Cluster) -> None:
+    cluster.stub.users = {"me"}
+    mine = cluster.authority.issue("me", address="")
+    data = {
+        "client-certificate-data": base64.b64encode(mine.pem).decode(),
+        "client-key-data": base64.b64encode(mine.key).decode(),
+    }
+    with closing(cluster.server(**data)) as server:
+        assert server.get("/version")
+    cluster.stub.users = {"somebody else"}
+    with closing(cluster.server(**data)) as server, pytest.raises(AccessError, match="have they expired"):
+        server.get("/version")
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -232,6 +232,28 @@ def test_a_rotated_log_is_warned_of(pods: Pods, caplog: pytest.LogCaptureFixture
     assert "was rotated" in caplog.text
 
 
+def test_a_rotation_is_warned_of_though_the_next_read_breaks_too(
+    pods: Pods, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = pods.run()
+    log = pods.stub.logs[pod["metadata"]["name"], 0]
+    pods.write(pod, "old 0", "old 1", at="2026-01-01T00:00:05.000000001Z")
+    pods.stub.cut_logs = [39 + 20, 39 + 20]
+
+    def rotate(method: str, path: str, params: dict[str, str]) -> None:
+        if "sinceTime" in params and log.lines[0][1] == b"old 0\n":
+            stamps = ("2026-01-01T00:01:00.000000001Z", "2026-01-01T00:01:00.000000002Z")
+            log.lines[:] = [(stamp, b"new %d\n" % k) for k, stamp in enumerate(stamps)]
+
+    pods.stub.faults = rotate
+    pods.end(pod)
+    pods.finish()
+    with caplog.at_level(logging.WARNING):
+        assert pods.read() == ["old 0", "new 0", "new 1"]
+    assert "was rotated" in caplog.text
+    assert pods.stub.cut_logs == []
+
+
 @pytest.mark.parametrize(("late", "said"), [(0, False), (30, False), (90, True)])
 def test_a_log_that_begins_late_may_have_been_rotated(
     pods: Pods, caplog: pytest.LogCaptureFixture, late: int, said: bool
