@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shunter.schedulers.hpc import shared_folder
-from shunter.schedulers.hpc.commands import LocalCommands
+from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.storage import Storage
 from tests.schedulers.hpc.conftest import children_of, command_of, wait_until
 
@@ -55,7 +55,7 @@ class Folder:
         return ["job", *words, "--", *self.shell, str(self.path / "run.sh"), "replica", "r", "0"]
 
     def seen(self):
-        return shared_folder.read_jobs(Storage(LocalCommands()), str(self.path.parents[1]), ["app"])["app"]
+        return shared_folder.read_jobs(Storage(Commands()), str(self.path.parents[1]), ["app"])["app"]
 
     def text(self, name: str) -> str:
         path = self.path / name

@@ -9,7 +9,7 @@ import pytest
 
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.api import Dependency, LogQuery, Stream
-from shunter.schedulers.hpc.commands import LocalCommands
+from shunter.schedulers.hpc.commands import Commands
 from shunter.specs import AppDef, AppState, Resource
 from shunter.sweeps import run_sweep
 from tests import backends
@@ -300,13 +300,13 @@ def test_doctor(jobs):
 def calls(monkeypatch):
     """The native programs that are run."""
     programs: list[str] = []
-    run = LocalCommands.run
+    run = Commands.run
 
     def counted(self, command, **options):
         programs.append(next(word for word in command if word != "env" and "=" not in word))
         return run(self, command, **options)
 
-    monkeypatch.setattr(LocalCommands, "run", counted)
+    monkeypatch.setattr(Commands, "run", counted)
     return programs
 
 
@@ -386,8 +386,8 @@ def test_accounting_tells_the_end_of_what_left_no_record(accounted):
     accounted.run("scancel", "--signal=KILL", "--full", native_id)
     found = jobs.end_of(app_id)
     assert found.state in (AppState.FAILED, AppState.CANCELLED)
-    accounting = jobs.scheduler._accounting(LocalCommands(), "", ["-D", "-j", native_id])
-    jobs.seen(app_id, lambda _: jobs.scheduler._accounting(LocalCommands(), "", ["-D", "-j", native_id]))
+    accounting = jobs.scheduler._accounting(Commands(), "", ["-D", "-j", native_id])
+    jobs.seen(app_id, lambda _: jobs.scheduler._accounting(Commands(), "", ["-D", "-j", native_id]))
     assert accounting is not None
 
 

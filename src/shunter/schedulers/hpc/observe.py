@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
+from shunter.schedulers.hpc.queries import NativeJob
 from shunter.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
 from shunter.schedulers.responses import DescribeAppResponse
 from shunter.specs.status import (
@@ -217,14 +217,15 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
     # so those that were stopped, or never started, did not fail
     has_failed = any(record.code and record.why == "ended" for record in job.replicas.values())
     was_stopped = state == AppState.CANCELLED or has_failed
+    tasks = native.replicas if native is not None else {}
     # replicas that belong together wait together for the queue to start them again; an array's do not
-    starts_again = state == AppState.PENDING and native is not None and not native.replicas
+    starts_again = state == AppState.PENDING and native is not None and not tasks
     roles = []
     number = 0
     for role, count in job.layout:
         replicas = []
         for k in range(count):
-            said = native.replicas.get(number) if native is not None else None
+            said = tasks.get(number)
             record = job.replicas.get((role, k))
             host = hosts[number] if hosts else ""
             status = _replica(role, k, record, said, state, host, was_stopped, starts_again)
@@ -239,11 +240,11 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
     return roles
 
 
-def _has_left(record: AttemptRecord | None, said: NativeReplica | None, state: AppState) -> bool:
+def _has_left(record: AttemptRecord | None, said: NativeJob | None, state: AppState) -> bool:
     """Tell whether a replica that was cancelled has stopped, or will not start."""
     if record is not None and record.code is not None:
         return record.code != 0
-    is_gone = record is None and (said is None or (said.state is not None and is_terminal(said.state)))
+    is_gone = record is None and (said is None or is_terminal(said.state))
     return is_gone or is_terminal(state)
 
 
@@ -258,7 +259,7 @@ def _replica(
     role: str,
     k: int,
     record: AttemptRecord | None,
-    said: NativeReplica | None,
+    said: NativeJob | None,
     state: AppState,
     host: str,
     was_stopped: bool,
@@ -266,7 +267,7 @@ def _replica(
 ) -> ReplicaStatus:
     status = ReplicaStatus(k, AppState.PENDING, role, hostname=host)
     if said is not None:
-        status.hostname = said.host or status.hostname
+        status.hostname = next(iter(said.hosts), status.hostname)
         status.reason, status.exit_code = said.reason, said.exit_code
     if record is not None:
         status.hostname = record.host or status.hostname
@@ -284,7 +285,7 @@ def _replica(
         elif not starts_again:
             status.state = AppState.RUNNING
             status.reason = record.hung or status.reason
-    if said is not None and said.state is not None and (record is None or record.code is None):
+    if said is not None and (record is None or record.code is None):
         status.state = said.state
     if is_terminal(state) and not is_terminal(status.state):
         status.state = state  # it left no exit record: it was killed, or never started

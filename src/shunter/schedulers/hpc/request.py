@@ -80,7 +80,8 @@ class HpcRequest:
     workdir: str = ""
     results: str = ""
     warnings: list[str] = field(default_factory=list)
-    #: Native options that make it wait for other jobs, from `HpcScheduler._depend_on`.
+    #: Native ids of jobs to wait for, each with whether any end will do, and the native options for that.
+    after: list[tuple[str, bool]] = field(default_factory=list)
     dependencies: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     #: More files of the job's folder, which only its user may read; some hold secrets, and none is printed.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ShunterError
 from shunter.schedulers.api import Check
@@ -17,35 +17,21 @@ from shunter.schedulers.hpc.request import HpcRequest, cpus_of
 from shunter.schedulers.lsf_scheduler.options import LsfOpts
 from shunter.specs.app import Role
 
-#: The first version with `bjobs -json`: Fix Pack 2, by its release notes.
-OLDEST = (10, 1, 0, 2)
+if TYPE_CHECKING:
+    from shunter.schedulers.lsf_scheduler.scheduler import LsfScheduler
 
 
-def checks(commands: Commands, cfg: Mapping[str, Any]) -> list[Check]:
+def checks(scheduler: LsfScheduler, cfg: Mapping[str, Any]) -> Iterator[Check]:
     """Check whether jobs with these options could run. Changes nothing."""
-    try:
-        said = commands.check(["lsid"], "ask LSF for its name")
-        queues = commands.check(["bqueues", "-w"], "ask for queues")
-    except ShunterError as error:
-        return [Check("LSF", False, error.message, error.hint or "Source the site's profile.lsf first.")]
-    return [*_version(said), *_queues(queues, str(cfg.get("queue") or cfg.get("lsf_queue") or ""))]
-
-
-def _version(said: str) -> Iterator[Check]:
+    commands = scheduler.commands(str(cfg.get("host") or ""))
+    said = commands.check(["lsid"], "ask LSF for its name")
     cluster = re.search(r"My cluster name is (\S+)", said)
-    name = cluster[1] if cluster else "LSF"
     version = re.search(r"LSF\D*?(\d+(?:\.\d+)+)", said)
-    if version is None:
-        yield Check("LSF", None, f"{name} answers, but does not say which version it is")
-        return
-    found = tuple(int(part) for part in version[1].split("."))
-    text = f"{name} answers, version {version[1]}"
-    if found[:2] < OLDEST[:2]:
-        yield Check("LSF", False, text, "`bjobs -json` came with Fix Pack 2 of 10.1.")
-    elif found < OLDEST:
-        yield Check("LSF", None, text, "`bjobs -json` came with Fix Pack 2; try it: bjobs -json -o jobid.")
-    else:
-        yield Check("LSF", True, text)
+    text = f"{cluster[1] if cluster else 'LSF'} answers, version {version[1] if version else 'unknown'}"
+    scheduler.query_all(commands, None)  # an old version cannot
+    yield Check("LSF", True, text)
+    queues = commands.check(["bqueues", "-w"], "ask for queues")
+    yield from _queues(queues, str(cfg.get("queue") or cfg.get("lsf_queue") or ""))
 
 
 def _queues(text: str, wanted: str) -> Iterator[Check]:
@@ -72,21 +58,13 @@ _MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
 @dataclass
 class LsfHost:
-    """What a host has in all; None where LSF does not say, as of a host that is down."""
+    """What a host has in all; None where LSF does not say, as of a host that is down. Memory is in MiB."""
 
     name: str
     slots: float
-    maxmem: str
     gpus: float | None
-
-    @property
-    def memory(self) -> float | None:
-        """Its memory in MiB: the largest amount that rounds to what LSF prints."""
-        match = re.fullmatch(r"(\d+)(?:\.(\d+))?([KMGT])", self.maxmem)
-        if match is None:
-            return None
-        digits = match[2] or ""
-        return (float(f"{match[1]}.{digits or 0}") + 0.5 * 10.0 ** -len(digits)) * _MIB[match[3]]
+    maxmem: str
+    memory: float | None
 
 
 @dataclass
@@ -173,14 +151,28 @@ def _hosts(commands: Commands, names: list[str], *, with_gpus: bool) -> list[Lsf
     if answer.code != 0:  # a word that is not a host, such as "others"
         text = commands.check(["bhosts", "-w", "-X"], "ask for hosts")
     facts = _table(commands.check(["lshosts", "-w"], "ask what hosts have"))
-    gpus = _table(commands.run(["lsload", "-w", "-gpu"]).text) if with_gpus else {}
+    loads = _table(commands.run(["lsload", "-w", "-gpu"]).text) if with_gpus else {}
     found = []
     for name, row in _table(text).items():
-        fact = facts.get(name, {})
+        maxmem = facts.get(name, {}).get("maxmem", "-")
         most = row.get("MAX", "-")
         slots = float(most) if most.isdecimal() else NO_LIMIT
-        found.append(LsfHost(name, slots, fact.get("maxmem", "-"), _gpus(gpus, name)))
+        load = loads.get(name, {}) if loads else {"status": "unavail"}
+        count = load.get("ngpus_physical") or load.get("ngpus") or "-"
+        is_silent = load.get("status", "").lstrip("-").startswith("unavail")
+        # a host that is up and has no number there has none
+        gpus = None if is_silent else float(count) if re.fullmatch(r"\d+(\.\d+)?", count) else 0.0
+        found.append(LsfHost(name, slots, gpus, maxmem, _memory(maxmem)))
     return found
+
+
+def _memory(text: str) -> float | None:
+    """Return an amount such as ``503.5G`` in MiB: the largest one that rounds to it."""
+    match = re.fullmatch(r"(\d+)(?:\.(\d+))?([KMGT])", text)
+    if match is None:
+        return None
+    half = 0.5 * 10.0 ** -len(match[2] or "")
+    return (float(f"{match[1]}.{match[2] or 0}") + half) * _MIB[match[3]]
 
 
 def _table(text: str) -> dict[str, dict[str, str]]:
@@ -188,14 +180,3 @@ def _table(text: str) -> dict[str, dict[str, str]]:
     rows = (line.split() for line in text.splitlines() if line.strip())
     head = next((row for row in rows if row[0] == "HOST_NAME"), [])
     return {row[0]: dict(zip(head, row, strict=False)) for row in rows}
-
-
-def _gpus(table: dict[str, dict[str, str]], name: str) -> float | None:
-    """Return how many GPUs a host has; a host that is up and has no number there has none."""
-    if not table:
-        return None
-    row = table.get(name, {})
-    count = row.get("ngpus_physical") or row.get("ngpus") or "-"
-    if row.get("status", "").lstrip("-").startswith("unavail"):
-        return None
-    return float(count) if re.fullmatch(r"\d+(\.\d+)?", count) else 0.0

@@ -25,6 +25,8 @@ _HOSTS = (
 #: Runs a command on another host of the job, within its limits and its accounting.
 _START = ("blaunch",)
 _LONGEST_NAME = 4094
+#: What bsub prints; other lines may precede it.
+ID_PATTERN = r"Job <(\d+)> is submitted"
 
 
 def make_script(plan: JobPlan, opts: LsfOpts) -> tuple[list[str], str]:
@@ -86,7 +88,7 @@ def queue_words(plan: JobPlan, opts: LsfOpts, command: list[str]) -> QueueWords:
         directives=["#!/bin/sh", *directives.lines()],
         submit=command,
         follow=[*command, "-w", f"ended({AFTER})"],
-        id_pattern=r"Job <(\d+)> is submitted",
+        id_pattern=ID_PATTERN,
         look=_LOOK,
         states={
             **dict.fromkeys(("DONE", "POST_DONE"), ("SUCCEEDED", "")),

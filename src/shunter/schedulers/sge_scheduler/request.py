@@ -21,6 +21,8 @@ _START = ("qrsh", "-inherit", "-nostdin")
 #: What it writes when that host is lost; it may well end with 0 then.
 _LOST = "commlib error: got read error"
 _MOST_PRIORITY = 1024
+#: What ``qsub -terse`` prints: ``12``, or ``12.1-5:1`` of an array.
+ID_PATTERN = r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$"
 #: Checks whether other jobs succeeded; it lies in the folder of a job that waits for some.
 REQUIRE_SCRIPT = "require.sh"
 
@@ -104,7 +106,7 @@ def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
         directives=["#!/bin/sh", *directives.lines()],
         submit=submit,
         follow=[*submit, "-hold_jid", AFTER],
-        id_pattern=r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$",
+        id_pattern=ID_PATTERN,
         look=_SETTINGS + _LOOK,
         states={
             **dict.fromkeys(BY_EXIT_CODE, ("", "")),

@@ -33,6 +33,8 @@ from shunter.specs.mounts import BindMount
 from shunter.specs.retries import NODE, PREEMPTED
 from shunter.specs.status import is_terminal
 
+#: What ``sbatch --parsable`` prints: ``ID`` or ``ID;CLUSTER``.
+ID_PATTERN = r"^(\d+(?:;[\w.-]+)?)$"
 #: Runs sbatch with a few variables only, which the job then has too. Slurm keeps a job's environment, so
 #: nothing else of it, such as credentials, may get there. `--export=NAMES` would do the same at a price: the
 #: nodes run the user's login scripts first (--get-user-env), and a slow one delays or requeues the job.
@@ -168,7 +170,7 @@ def queue_words(plan: JobPlan, opts: SlurmOpts, command: Sequence[str]) -> Queue
         directives=["#!/bin/sh", *(f"#SBATCH {line}" for line in lines)],
         submit=clean,
         follow=[*clean, f"--dependency=afterany:{AFTER}"],
-        id_pattern=r"^(\d+(?:;[\w.-]+)?)$",
+        id_pattern=ID_PATTERN,
         look=_LOOK,
         states={name: _end_of(name) for name, state in STATE_OF.items() if is_terminal(state)},
         live=[name for name, state in [*STATE_OF.items(), *FLAG_STATE.items()] if not is_terminal(state)],
