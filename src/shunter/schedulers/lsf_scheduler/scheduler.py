@@ -6,24 +6,18 @@ import builtins
 import re
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from shunter.errors import BackendError, ConfigError, UnreachableError
-from shunter.schedulers.api import Check
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc.commands import Commands
-from shunter.schedulers.hpc.follow_up_request import QueueWords
 from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
-from shunter.schedulers.hpc.request import HpcRequest, JobPlan
 from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcScheduler
 from shunter.schedulers.hpc.ssh import CONNECT_SECONDS
-from shunter.schedulers.lsf_scheduler import observe
-from shunter.schedulers.lsf_scheduler.doctor import checks, examine_job
+from shunter.schedulers.lsf_scheduler import doctor, observe
 from shunter.schedulers.lsf_scheduler.options import LsfOpts
 from shunter.schedulers.lsf_scheduler.reasons import HINTS
-from shunter.schedulers.lsf_scheduler.request import ID_PATTERN, make_script, queue_words
-from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.schedulers.lsf_scheduler.request import make_script, queue_words
 
 _NOTHING = re.compile(
     r"No (unfinished|matching|pending|running)? ?job|is not found|Illegal job ID", re.IGNORECASE
@@ -37,7 +31,11 @@ class LsfScheduler(HpcScheduler):
     """Runs jobs on LSF 10.1 and later."""
 
     opts_class = LsfOpts
-    id_pattern = ID_PATTERN
+    make_script = staticmethod(make_script)
+    queue_words = staticmethod(queue_words)
+    examine = doctor.examine
+    examine_job = doctor.examine_job
+    id_pattern = r"Job <(\d+)> is submitted"
     cancel_command = ("bkill",)
     over_words = r"already finished|no matching job|is not found|is being terminated|being signaled"
     refusal_hints = HINTS
@@ -54,14 +52,6 @@ class LsfScheduler(HpcScheduler):
     )
 
     # ---- submitting
-
-    def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
-        """Return bsub's command and script."""
-        return make_script(plan, opts)
-
-    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return LSF's words for a job's follow-up."""
-        return queue_words(plan, opts, command)
 
     def wait_options(self, after: Sequence[tuple[str, bool]]) -> builtins.list[str]:
         """Return one ``-w`` with all conditions; an array counts as done when all its elements are.
@@ -124,17 +114,6 @@ class LsfScheduler(HpcScheduler):
         """Return the ssh command that runs a command on a replica's host: LSF starts nothing in a job."""
         options = ["-tt" if tty else "-T", f"-oConnectTimeout={CONNECT_SECONDS}"]
         return ["ssh", *options, "--", host, shlex.join(command)]
-
-    # ---- doctor
-
-    def examine(self, cfg: Mapping[str, Any]) -> Iterable[Check]:
-        """Check whether jobs with these options could run."""
-        return checks(self, cfg)
-
-    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
-        """Compare the job with the hosts of its queue: LSF has no dry run."""
-        roles = job.app.roles if job.app is not None else []
-        return [examine_job(self.commands(job.request.host), job.request, roles, self.opts_class(**job.cfg))]
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LsfScheduler:

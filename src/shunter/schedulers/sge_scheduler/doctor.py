@@ -15,6 +15,7 @@ from shunter.errors import ShunterError, UnreachableError
 from shunter.schedulers.api import Check
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.request import HpcRequest
+from shunter.specs.dryrun_info import AppDryRunInfo
 
 if TYPE_CHECKING:
     from shunter.schedulers.sge_scheduler.scheduler import SgeScheduler
@@ -38,8 +39,9 @@ _RULES = {
 }
 
 
-def checks(commands: Commands, cfg: Mapping[str, Any]) -> Iterator[Check]:
+def examine(scheduler: SgeScheduler, cfg: Mapping[str, Any]) -> Iterator[Check]:
     """Check whether jobs with these options could run. Changes nothing."""
+    commands = scheduler.commands(str(cfg.get("host") or ""))
     masters = commands.check(["qstat", "-help"], "call qstat").split("\n")[0].strip()
     queues = commands.check(["qconf", "-sql"], "ask qmaster").split()
     yield Check("Grid Engine", True, f"{masters} answers; queues: {', '.join(queues) or 'none'}")
@@ -49,27 +51,29 @@ def checks(commands: Commands, cfg: Mapping[str, Any]) -> Iterator[Check]:
     yield _host_check(commands)
 
 
-def examine_job(scheduler: SgeScheduler, request: HpcRequest) -> Check:
+def examine_job(scheduler: SgeScheduler, job: AppDryRunInfo[HpcRequest]) -> list[Check]:
     """Check whether queues could run a job if they were empty. Takes a job number, and submits nothing."""
-    commands = scheduler.commands(request.host)
+    commands = scheduler.commands(job.request.host)
     left_out: set[str] = set()
     try:
-        words = _refusal(scheduler, commands, request, request.script)
+        words = _refusal(scheduler, commands, job.request, job.request.script)
         if words:
-            script, left_out = _comparable(commands, request.script)
-            words = _refusal(scheduler, commands, request, script)
+            script, left_out = _comparable(commands, job.request.script)
+            words = _refusal(scheduler, commands, job.request, script)
     except ShunterError as error:
-        return Check("the job", None, f"it was not compared with the queues: {error.message}", error.hint)
+        return [Check("the job", None, f"it was not compared with the queues: {error.message}", error.hint)]
+    ok: bool | None = True
+    text, hint = "queues could run it, if empty", ""
     if words:
         reasons = [line for line in dict.fromkeys(_AROUND.sub("", words).splitlines()) if line.strip()]
         more = f"; and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
         text = f"no queue could run it, even if empty: {'; '.join(reasons[:MOST_REASONS]) or words}{more}"
-        return Check("the job", False, text, scheduler.hint_for(words))
-    if left_out:
+        ok, hint = False, scheduler.hint_for(words)
+    elif left_out:
         names = ", ".join(sorted(left_out))
         text = f"it is not known whether a queue could run it: the measured values {names} were not compared"
-        return Check("the job", None, text, "`qhost -F` shows what they have now.")
-    return Check("the job", True, "queues could run it, if empty")
+        ok, hint = None, "`qhost -F` shows what they have now."
+    return [Check("the job", ok, text, hint)]
 
 
 def _refusal(scheduler: SgeScheduler, commands: Commands, request: HpcRequest, script: str) -> str:

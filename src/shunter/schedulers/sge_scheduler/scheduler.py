@@ -5,25 +5,22 @@ from __future__ import annotations
 import builtins
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from shunter.errors import BackendError, ConfigError
-from shunter.schedulers.api import Check, Dependency
+from shunter.schedulers.api import Dependency
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc.commands import Commands
-from shunter.schedulers.hpc.follow_up_request import QueueWords
 from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
-from shunter.schedulers.hpc.request import HpcRequest, JobPlan
+from shunter.schedulers.hpc.request import HpcRequest
 from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcScheduler
 from shunter.schedulers.hpc.shared_folder import job_folder
-from shunter.schedulers.sge_scheduler import observe
-from shunter.schedulers.sge_scheduler.doctor import checks, examine_job
+from shunter.schedulers.sge_scheduler import doctor, observe
 from shunter.schedulers.sge_scheduler.options import SgeOpts
 from shunter.schedulers.sge_scheduler.reasons import HINTS
 from shunter.schedulers.sge_scheduler.request import (
-    ID_PATTERN,
     REQUIRE_SCRIPT,
     make_script,
     queue_words,
@@ -43,7 +40,11 @@ class SgeScheduler(HpcScheduler):
     """Runs jobs on Grid Engine: Son of Grid Engine, Open Cluster Scheduler and their relatives."""
 
     opts_class = SgeOpts
-    id_pattern = ID_PATTERN
+    make_script = staticmethod(make_script)
+    queue_words = staticmethod(queue_words)
+    examine = doctor.examine
+    examine_job = doctor.examine_job
+    id_pattern = r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$"  # 12, or 12.1-5:1 of an array
     cancel_command = ("qdel",)
     over_words = r"does not exist|not found|has (deleted|registered)"
     refusal_hints = HINTS
@@ -64,20 +65,10 @@ class SgeScheduler(HpcScheduler):
 
     def __init__(self, backend: str, session_name: str) -> None:
         super().__init__(backend, session_name)
-        #: Endings from the accounting, which are final, by native id.
-        self._endings: dict[str, NativeJob] = {}
         #: The user's name, by login node.
         self._users: dict[str, str] = {}
 
     # ---- submitting
-
-    def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
-        """Return qsub's command and script."""
-        return make_script(plan, opts)
-
-    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return Grid Engine's words for a job's follow-up."""
-        return queue_words(plan, opts, command)
 
     def wait_options(self, after: Sequence[tuple[str, bool]]) -> builtins.list[str]:
         """Return ``-hold_jid``, which waits for any end; `_depend_on` adds what checks for success."""
@@ -131,15 +122,11 @@ class SgeScheduler(HpcScheduler):
 
     def _ended(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:
         """Return what the accounting has of jobs; what it lacks, or cannot be read, is missing."""
-        missing = [number for number in numbers if number not in self._endings]
-        if missing:
-            which = ["-j", *missing] if len(missing) == 1 else ["-o", self._user(commands), "-j"]
-            answer = commands.run(["qacct", *which])
-            if answer.code == 0:
-                found = observe.jobs_from_accounting(answer.text)
-                self._endings.update({n: found[n] for n in missing if n in found and not found[n].is_lost})
-                return {**self._endings, **found}
-        return self._endings
+        if not numbers:
+            return {}
+        which = ["-j", *numbers] if len(numbers) == 1 else ["-o", self._user(commands), "-j"]
+        answer = commands.run(["qacct", *which])
+        return observe.jobs_from_accounting(answer.text) if answer.code == 0 else {}
 
     def _ask(self, commands: Commands, command: Sequence[str]) -> str:
         return self.ask(commands, command, "ask Grid Engine for jobs", hint=_ENVIRONMENT_HINT)
@@ -168,16 +155,6 @@ class SgeScheduler(HpcScheduler):
         """Return the qrsh command that runs a command on a replica's host, in a slot by itself."""
         qrsh = ["qrsh", "-now", "y", "-pty", "y" if tty else "n", "-N", "shunter-exec"]
         return [*qrsh, "-l", f"hostname={host}", shlex.join(command)]
-
-    # ---- doctor
-
-    def examine(self, cfg: Mapping[str, Any]) -> Iterable[Check]:
-        """Check whether jobs with these options could run."""
-        return checks(self.commands(str(cfg.get("host") or "")), cfg)
-
-    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
-        """Have Grid Engine verify that queues could run the job."""
-        return [examine_job(self, job.request)]
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> SgeScheduler:

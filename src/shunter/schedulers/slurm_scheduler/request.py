@@ -20,7 +20,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from shunter.errors import ConfigError
-from shunter.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
+from shunter.schedulers.hpc.follow_up_request import JOB_NAME, MINUTES, QueueWords
 from shunter.schedulers.hpc.request import JobPlan
 from shunter.schedulers.hpc.shared_folder import SCRIPT
 from shunter.schedulers.slurm_scheduler import rules
@@ -33,8 +33,6 @@ from shunter.specs.mounts import BindMount
 from shunter.specs.retries import NODE, PREEMPTED
 from shunter.specs.status import is_terminal
 
-#: What ``sbatch --parsable`` prints: ``ID`` or ``ID;CLUSTER``.
-ID_PATTERN = r"^(\d+(?:;[\w.-]+)?)$"
 #: Runs sbatch with a few variables only, which the job then has too. Slurm keeps a job's environment, so
 #: nothing else of it, such as credentials, may get there. `--export=NAMES` would do the same at a price: the
 #: nodes run the user's login scripts first (--get-user-env), and a slow one delays or requeues the job.
@@ -113,8 +111,6 @@ def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
         lines += [f"#SBATCH {line}" for line in merged(options, opts.sbatch_args or (), opts.omit or ())]
     command = ["sbatch", "--parsable", *(["--clusters=" + opts.clusters] if opts.clusters else [])]
     plan.details["slurm"] = {
-        "replicas_per_node": opts.replicas_per_node,
-        "array": opts.array,
         "heterogeneous": len(groups) > 1,
         "needs": rules.needs(opts, groups),
     }
@@ -169,8 +165,6 @@ def queue_words(plan: JobPlan, opts: SlurmOpts, command: Sequence[str]) -> Queue
     return QueueWords(
         directives=["#!/bin/sh", *(f"#SBATCH {line}" for line in lines)],
         submit=clean,
-        follow=[*clean, f"--dependency=afterany:{AFTER}"],
-        id_pattern=ID_PATTERN,
         look=_LOOK,
         states={name: _end_of(name) for name, state in STATE_OF.items() if is_terminal(state)},
         live=[name for name, state in [*STATE_OF.items(), *FLAG_STATE.items()] if not is_terminal(state)],

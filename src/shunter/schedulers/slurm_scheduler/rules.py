@@ -253,7 +253,8 @@ HINTS: tuple[tuple[str, str], ...] = (
         "gpu_type and gres.")),
     (r"node configuration is not available", ("No node has all of it: `sinfo -o '%P %D %c %m %G'` "
         "lists what nodes have.")),
-    (r"job array", "`scontrol show config | grep MaxArraySize` shows how many tasks an array may have."),
+    (r"job array", ("Indices end at MaxArraySize - 1 (`scontrol show config`): submit several jobs, "
+        "or let each replica do more.")),
     (r"qos|policy|limit", ("A limit of the account or QoS: `sacctmgr show qos` and `sacctmgr show "
         "associations` list them.")),
     (r"unrecognized option|invalid option|ambiguous", ("This Slurm does not know an option: leave "

@@ -7,16 +7,16 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shunter.errors import ConfigError, UnreachableError
 from shunter.schedulers.api import Check, accepted
 from shunter.schedulers.capabilities import ALL_RETRIES, SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc.commands import Commands
-from shunter.schedulers.hpc.follow_up_request import QueueWords, without_memory
+from shunter.schedulers.hpc.follow_up_request import without_memory
 from shunter.schedulers.hpc.queries import JobIds, NativeJob
-from shunter.schedulers.hpc.request import HpcRequest, JobPlan
+from shunter.schedulers.hpc.request import HpcRequest
 from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcJobDetails, HpcScheduler, Place
 from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
 from shunter.schedulers.hpc.storage import Storage
@@ -24,7 +24,7 @@ from shunter.schedulers.slurm_scheduler import observe, rules
 from shunter.schedulers.slurm_scheduler.doctor import examine
 from shunter.schedulers.slurm_scheduler.observe import PartitionNodes, SlurmJob
 from shunter.schedulers.slurm_scheduler.options import HYPHENATED, SlurmOpts
-from shunter.schedulers.slurm_scheduler.request import CLEAN_ENVIRONMENT, ID_PATTERN, make_script, queue_words
+from shunter.schedulers.slurm_scheduler.request import CLEAN_ENVIRONMENT, make_script, queue_words
 from shunter.schedulers.slurm_scheduler.rules import HINTS
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -34,15 +34,8 @@ from shunter.workspace.shipment import Shipment
 
 #: More ids than this are not put into a command line of squeue: it lists all jobs of the user then.
 MOST_IDS = 100
-#: How many ids one call of sacct gets.
-MOST_ACCOUNTED = 8000
 #: How far `list` looks back in accounting, in seconds.
 LOOK_BACK = 7 * 24 * 3600.0
-#: How long a cluster without accounting, or one that denies access to it, is not asked again.
-NO_ACCOUNTING_SECONDS = 600.0
-_NO_ACCOUNTING = re.compile(
-    r"storage is disabled|not running a supported accounting|access.*denied|permission", re.I
-)
 _TIMES = {"SLURM_TIME_FORMAT": observe.TIME_FORMAT}
 
 
@@ -62,17 +55,17 @@ class SlurmScheduler(HpcScheduler):
         r"zero bytes were transmitted|slurm backup controller in standby|unable to establish control|"
         r"unable to connect|no route to host|problem talking to the database|communication"
     )
-    id_pattern = ID_PATTERN
+    id_pattern = r"^(\d+(?:;[\w.-]+)?)$"  # ID or ID;CLUSTER
     cancel_command = ("scancel",)
     over_words = "invalid job id|already"
     refusal_hints = HINTS
     opts_class = SlurmOpts
-    #: One call, whatever the number of jobs: `query` knows how.
-    jobs_per_query = 1 << 20
+    make_script = staticmethod(make_script)
+    queue_words = staticmethod(queue_words)
+    examine = examine
 
     def __init__(self, session_name: str) -> None:
         super().__init__("slurm", session_name)
-        self._unaccounted: dict[str, float] = {}
 
     def run_opts(self) -> runopts:
         """Return the options; those that TorchX had keep its names."""
@@ -105,19 +98,7 @@ class SlurmScheduler(HpcScheduler):
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[HpcRequest]:
         options = {name.replace("-", "_"): value for name, value in cfg.items()}
-        folders = {options[name] for name in ("shared_dir", "job_dir") if options.get(name)}
-        if len(folders) > 1:
-            raise ConfigError("job_dir and shared_dir name two folders", hint="They mean the same: give one.")
-        options["shared_dir"] = next(iter(folders), None)
         return super()._submit_dryrun(app, options, shipment)
-
-    def make_script(self, plan: JobPlan, opts: Any) -> tuple[builtins.list[str], str]:
-        """Return the call of sbatch and its script."""
-        return make_script(plan, opts)
-
-    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return Slurm's words for a job's follow-up."""
-        return queue_words(plan, opts, command)
 
     def schedule(self, dryrun_info: AppDryRunInfo[HpcRequest]) -> str:
         """Submit a job, after a look at the partitions: Slurm accepts jobs that can never start."""
@@ -131,45 +112,31 @@ class SlurmScheduler(HpcScheduler):
 
     def _check_against_cluster(self, request: HpcRequest) -> None:
         commands = self.commands(request.host)
-        job = request.details["slurm"]
+        needs = request.details["slurm"]["needs"]
         found = self.partitions(commands)
-        problem = rules.impossible(found, job["needs"])
+        problem = rules.impossible(found, needs)
         if problem:
             raise ConfigError(
                 f"the job can never start on Slurm {commands.where}: {problem}",
                 hint="`sinfo -o '%P %l %D %c %m %G'` lists partitions, limits, nodes, CPUs, MiB and GPUs.",
             )
-        partition = rules.has_no_limit(found, job["needs"])
+        partition = rules.has_no_limit(found, needs)
         if partition:
             warnings.warn(
                 f"the partition {partition} has no time limit, so the job has none, and may wait for a "
                 "maintenance to pass; give one with -cfg time=...",
                 stacklevel=3,
             )
-        if rules.memory_is_unknown(found, job["needs"]):
+        if rules.memory_is_unknown(found, needs):
             scripts = {**request.files, "": request.script}
             for name in {"", FOLLOW_UP_SCRIPT} & scripts.keys():
                 scripts[name] = re.sub(r"^#SBATCH --mem=.*\n", "", scripts[name], flags=re.MULTILINE)
             request.script = scripts.pop("")
             request.files = without_memory(scripts)
-        if job["array"]:
-            self._check_array(commands, request)
         if "--container-image=" in request.script and not self.has_pyxis(commands):
             raise ConfigError(
                 f"container=pyxis: srun {commands.where} does not know --container-image",
                 hint="The site has not installed pyxis. Try container=apptainer, or ask the administrators.",
-            )
-
-    def _check_array(self, commands: Commands, request: HpcRequest) -> None:
-        tasks = request.layout[0][1]
-        text = self.ask(commands, ["scontrol", "show", "config"], "read Slurm's configuration")
-        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
-        if match and tasks > int(match[1]) - 1:
-            most = int(match[1]) - 1
-            raise ConfigError(
-                f"an array of {tasks} tasks is longer than Slurm {commands.where} allows: indices end at "
-                f"{most} (MaxArraySize)",
-                hint=f"Submit several jobs of at most {most} replicas, or let each replica do more.",
             )
 
     def partitions(self, commands: Commands) -> builtins.list[PartitionNodes]:
@@ -204,7 +171,7 @@ class SlurmScheduler(HpcScheduler):
 
     def is_native_id(self, text: str) -> bool:
         """Tell whether a text could be Slurm's id of a job."""
-        return re.fullmatch(ID_PATTERN, text) is not None
+        return re.fullmatch(self.id_pattern, text) is not None
 
     # ---- observing
 
@@ -229,9 +196,8 @@ class SlurmScheduler(HpcScheduler):
         which = ["--me"] if names or len(ids) > MOST_IDS else ["-j", ",".join(ids)]
         seen = self._queue(commands, cluster, which)
         missing = [each for each in ids if each not in seen]
-        for start in range(0, len(missing), MOST_ACCOUNTED):
-            words = ["-j", ",".join(missing[start : start + MOST_ACCOUNTED])]
-            seen |= self._accounting(commands, cluster, words)
+        if missing:
+            seen |= self._accounting(commands, cluster, ["-j", ",".join(missing)])
         lost = names - {job.app_id for job in seen.values()}
         if lost:
             words = ["-S", _day(time.time() - LOOK_BACK), "--name=" + ",".join(sorted(lost))]
@@ -261,24 +227,13 @@ class SlurmScheduler(HpcScheduler):
         return observe.jobs_from_text(answer.text)
 
     def _accounting(self, commands: Commands, cluster: str, which: Sequence[str]) -> dict[str, NativeJob]:
-        """Ask sacct. Where it does not answer nothing is known of its jobs, which is not an end."""
-        key = f"{commands.host};{cluster}"
-        if self._unaccounted.get(key, 0) > time.monotonic():
-            return {}
+        """Ask sacct. Where it is missing or does not answer, nothing is known of its jobs: that is no end."""
         command = ["sacct", *_on(cluster), "-n", "-X", "-P", "-D", *which, "-o", observe.ACCOUNTING_FIELDS]
         try:
             answer = commands.run(command, env=_TIMES)
-        except UnreachableError:
+        except (UnreachableError, ConfigError):
             return {}
-        except ConfigError:  # there is no such program
-            is_there = False
-        else:
-            if answer.code == 0:
-                return observe.jobs_from_text(answer.text)
-            is_there = not _NO_ACCOUNTING.search(answer.words)
-        if not is_there:
-            self._unaccounted[key] = time.monotonic() + NO_ACCOUNTING_SECONDS
-        return {}
+        return observe.jobs_from_text(answer.text) if answer.code == 0 else {}
 
     def details(self, app_id: str) -> SlurmJobDetails:
         """Return what else can be asked about a job: also its place in the queue, and what would start it."""
@@ -330,12 +285,6 @@ class SlurmScheduler(HpcScheduler):
             *(["--pty"] if tty else []),
             *command,
         ]
-
-    # ---- housekeeping
-
-    def examine(self, cfg: Mapping[str, Any]) -> Iterable[Check]:
-        """Check commands, controller, partition and accounting; sbatch tests a job."""
-        return examine(self, cfg)
 
 
 class SlurmJobDetails(HpcJobDetails):
