@@ -263,7 +263,7 @@ def test_what_can_never_start_is_refused_before(jobs):
 )
 def test_a_refusal_comes_in_slurms_own_words(jobs, cfg, words, hint):
     with pytest.raises(BackendError, match=words) as error:
-        jobs.submit(role("true", num_replicas=1001 if "array" in cfg else 1), **cfg)
+        jobs.submit(role("true", num_replicas=1002 if "array" in cfg else 1), **cfg)
     assert hint in error.value.hint
 
 

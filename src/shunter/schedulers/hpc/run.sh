@@ -11,6 +11,8 @@
 #   sh run.sh enter NOTE ROLE K COMMAND...
 #       runs a command beside a running replica, in its directory and with its variables. It ends with 0, and the
 #       command's exit code is in state/.NOTE: what enters a job for a queue may lose it, or complain about it.
+#   sh run.sh require FOLDER...
+#       tells whether the jobs in these folders succeeded; if one did not, this job counts as cancelled
 #   sh run.sh index --attempt N ROLE K WRAPPER PROGRAM
 #       keeps the index of a replica, whose wrapper (this script) and program have these process ids
 #
@@ -75,11 +77,15 @@ next_attempt() { # next_attempt NAME: prints the number of the next attempt, whi
     echo "$number"
 }
 
+exit_of() { # exit_of NAME: prints the path of the exit record of its last attempt; there is none if nothing has started
+    echo "$job/state/$1.$(($(attempts_of "$1") - 1)).exit"
+}
+
 go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwise $over is how it ended
     over=0
     [ ! -e "$job/cancelled" ] && [ ! -e "$job/state/$1.cancelled" ] || return 1
     [ "$link" -gt 0 ] || return 0
-    previous="$job/state/$1.$(($(attempts_of "$1") - 1)).exit" # there is none if nothing has started
+    previous=$(exit_of "$1")
     [ "$(value "$previous" why)" = ended ] || return 0
     over=$(value "$previous" code)
     return 1
@@ -355,6 +361,30 @@ keep_index() {
     [ -e "$job/state/$name.$attempt.exit" ] || kill -s KILL -- "-$2" 2>/dev/null
 }
 
+require() { # for queues that let a job wait for the end of others, but not for their success
+    own=$job
+    for job; do
+        ls "$job/state" >/dev/null 2>&1 # asks the server, so that new files are seen
+        has_succeeded && continue
+        record "$own/cancelled" "the queue: ${job##*/}, which it waits for, did not succeed"
+        exit 1
+    done
+}
+
+has_succeeded() {
+    [ ! -e "$job/cancelled" ] || return 1
+    if [ -e "$job/state/job.0.start" ]; then
+        [ "$(value "$(exit_of job)" code)" = 0 ]
+        return
+    fi
+    while read -r role count; do
+        while [ "$count" -gt 0 ]; do
+            count=$((count - 1))
+            [ "$(value "$(exit_of "$role-$count")" code)" = 0 ] || return 1
+        done
+    done <"$job/layout"
+}
+
 is_alive() { # is_alive PID: a zombie is not; it may stay for ever where the first process is not an init
     kill -0 "$1" 2>/dev/null || return
     { read -r _ _ process_state _ <"/proc/$1/stat"; } 2>/dev/null || return 0
@@ -364,6 +394,7 @@ is_alive() { # is_alive PID: a zombie is not; it may stay for ever where the fir
 case $mode in
 job) run_job "$@" ;;
 replica) run_replica "$@" ;;
+require) require "$@" ;;
 index)
     name="$1-$2" log="$job/logs/$1-$2/$attempt"
     keep_index "$3" "$4"

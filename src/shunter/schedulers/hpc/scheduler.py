@@ -644,15 +644,14 @@ class HpcScheduler(Scheduler[HpcOpts]):
             checks.append(Check(self.backend, False if is_known else None, error.message, error.hint))
         if checks and checks[0].ok is False:  # the queue's commands are not there, or it does not answer
             return checks
-        if job is not None:
-            checks += self.examine_job(job)
+        avoided: builtins.list[Check] = []
         try:
             place = self.default_place({**cfg, "shared_dir": cfg.get("shared_dir") or cfg.get("job_dir")})
             checks.append(shared_folder_check(self.commands(place.host), place.shared))
-            checks += avoided_hosts(self.storage(place.host), place.shared, time.time())
+            avoided += avoided_hosts(self.storage(place.host), place.shared, time.time())
         except ShunterError as error:
             checks.append(Check("shared folder", False, error.message, error.hint))
-        return checks
+        return [*checks, *(self.examine_job(job) if job is not None else []), *avoided]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return the folders of jobs that ended long enough ago, and code that no job uses."""

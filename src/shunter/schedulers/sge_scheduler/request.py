@@ -10,6 +10,7 @@ from shunter.errors import ConfigError
 from shunter.schedulers.hpc.directives import directives
 from shunter.schedulers.hpc.follow_up_request import JOB_NAME, MINUTES, QueueWords
 from shunter.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
+from shunter.schedulers.hpc.shared_folder import RUN_SCRIPT
 from shunter.schedulers.sge_scheduler.options import COUNTED, PER_SLOT, SgeOpts
 from shunter.schedulers.sge_scheduler.reasons import BY_EXIT_CODE, ENDS
 
@@ -21,8 +22,6 @@ _START = ("qrsh", "-inherit", "-nostdin")
 #: What it writes when that host is lost; it may well end with 0 then.
 _LOST = "commlib error: got read error"
 _MOST_PRIORITY = 1024
-#: Checks whether other jobs succeeded; it lies in the folder of a job that waits for some.
-REQUIRE_SCRIPT = "require.sh"
 
 
 def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
@@ -234,6 +233,6 @@ def with_check(script: str, folder: str, others: list[str]) -> str:
 
     ``-hold_jid`` alone waits for any end, not for success.
     """
-    check = f"sh {shlex.quote(f'{folder}/{REQUIRE_SCRIPT}')} {shlex.join(others)} || exit 0\n"
+    check = f"sh {shlex.quote(f'{folder}/{RUN_SCRIPT}')} require {shlex.join(others)} || exit 0\n"
     head, mark, rest = script.partition("\nexport SHUNTER_WARNING_SIGNALS")
     return f"{head}\n{check}{mark.lstrip()}{rest}"

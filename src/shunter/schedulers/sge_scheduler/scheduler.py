@@ -6,7 +6,6 @@ import builtins
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from shunter.errors import BackendError, ConfigError
@@ -21,7 +20,6 @@ from shunter.schedulers.sge_scheduler import doctor, observe
 from shunter.schedulers.sge_scheduler.options import SgeOpts
 from shunter.schedulers.sge_scheduler.reasons import HINTS
 from shunter.schedulers.sge_scheduler.request import (
-    REQUIRE_SCRIPT,
     make_script,
     queue_words,
     with_check,
@@ -89,7 +87,6 @@ class SgeScheduler(HpcScheduler):
                 )
             folders.append(job_folder(place.shared, item.app_id))
         if folders:
-            info.request.files[REQUIRE_SCRIPT] = files(__package__).joinpath(REQUIRE_SCRIPT).read_text()
             info.request.script = with_check(info.request.script, info.request.folder, folders)
 
     # ---- observing
