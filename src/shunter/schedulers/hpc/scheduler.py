@@ -392,7 +392,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def _undo(self, request: HpcRequest, native: builtins.list[str], *, was_interrupted: bool) -> None:
         """Cancel what has been submitted of a job, and remove its folder."""
         commands = self.commands(request.host)
-        with suppress(BackendError):
+        with suppress(ShunterError):  # what went wrong before is the error to show
             if was_interrupted:  # the queue may have taken one more
                 known = self.query(commands, [JobIds(request.app_id)]).get(request.app_id, [])
                 live = [item.native_id for item in known if not is_terminal(item.state)]
