@@ -196,8 +196,10 @@ class JobQuery:
             self._waiting.update({ref.app_id: ref for ref in refs if not self._is_fresh(ref)})
         with self._asking:
             with self._lock:
-                work, self._waiting = list(self._waiting.values()), {}
-            self._ask_for(work)  # nothing, if another caller has asked for these, too
+                work, self._waiting = self._waiting, {}
+            # nothing, if another caller has asked for these, too; it may have been interrupted
+            work |= {ref.app_id: ref for ref in refs if ref.app_id not in self._answers}
+            self._ask_for([*work.values()])
         found = {}
         for ref in refs:
             jobs = self._answers[ref.app_id].jobs
