@@ -181,7 +181,8 @@ def test_missing_programs_are_a_clear_error(
     running = queue.submit("sleep 600")
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name in ["sh", "id", "stat", "dirname", "mkdir", "mktemp", "tar", "mv", "rm", "chmod", "cat"]:
+    tools = ("sh", "xargs", "id", "stat", "dirname", "mkdir", "mktemp", "tar", "mv", "rm", "chmod", "cat")
+    for name in tools:
         (programs / name).symlink_to(shutil.which(name) or "")
     with monkeypatch.context() as changed:
         changed.setenv("PATH", str(programs))

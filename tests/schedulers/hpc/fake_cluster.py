@@ -33,6 +33,7 @@ class FakeOpts(HpcOpts):
 
 class FakeCluster(HpcScheduler):
     capabilities = Capabilities(streams=SEPARATE_STREAMS, retries=("application",))
+    id_pattern = r"^submitted (\d+)$"
 
     def __init__(self, session_name: str = "test", environment: str = "") -> None:
         super().__init__("fake", session_name)
@@ -58,7 +59,6 @@ class FakeCluster(HpcScheduler):
             directives=["#!/bin/sh"],
             submit=command,
             follow=[*self.queue("submit", "--name", JOB_NAME), "--after", f"{AFTER}:any"],
-            id_pattern=r"^submitted (\d+)$",
             look=f'{look} "$1" | sed -n \'s/.*"state": "\\([A-Z]*\\)".*/native=\\1/p\'',
             states={
                 "DONE": ("SUCCEEDED", ""),
@@ -72,14 +72,10 @@ class FakeCluster(HpcScheduler):
             exclude_option=["--without", "%s"],
         )
 
-    def parse_submitted(self, text):
-        word, native = text.split()
-        if word != "submitted":
-            raise ValueError(text)
-        return native
-
-    def dependency_options(self, after, *, any_end):
-        return [word for native in after for word in ("--after", f"{native}:any" if any_end else native)]
+    def wait_options(self, after):
+        return [
+            word for native, any_end in after for word in ("--after", f"{native}:any" if any_end else native)
+        ]
 
     def query(self, commands, refs):
         words = [word for ref in refs for word in ref.native_ids or [ref.app_id]]
@@ -95,7 +91,7 @@ class FakeCluster(HpcScheduler):
     def cancel_natively(self, commands, native_ids):
         commands.check(self.queue("cancel", *native_ids), "cancel jobs")
 
-    def enter_command(self, native, number, command, *, tty):
+    def enter_command(self, native, number, host, command, *, tty):
         return list(command)
 
     def _parse(self, text):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shunter.schedulers.hpc import shared_folder
-from shunter.schedulers.hpc.commands import LocalCommands
+from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.storage import Storage
 from tests.schedulers.hpc.conftest import children_of, command_of, wait_until
 
@@ -55,7 +55,7 @@ class Folder:
         return ["job", *words, "--", *self.shell, str(self.path / "run.sh"), "replica", "r", "0"]
 
     def seen(self):
-        return shared_folder.read_jobs(Storage(LocalCommands()), str(self.path.parents[1]), ["app"])["app"]
+        return shared_folder.read_jobs(Storage(Commands()), str(self.path.parents[1]), ["app"])["app"]
 
     def text(self, name: str) -> str:
         path = self.path / name
@@ -264,10 +264,10 @@ def test_a_command_can_be_run_beside_a_replica(folder):
     process = folder.start("replica", "r", "1")
     wait_until(lambda: "ready" in folder.text("logs/r-1/0.out"), "the program is ready")
     folder.role(f"export A='b c'\ncd {folder.path}/logs || exit 72\nset -- false\n")
-    command = [*folder.shell, str(folder.path / "run.sh"), "enter", "r", "1"]
+    command = [*folder.shell, str(folder.path / "run.sh"), "enter", "note", "r", "1"]
     inside = [*command, "sh", "-c", 'echo "$A|$PWD|$SHUNTER_REPLICA|$1"; exit 5', "sh", "x  y"]
     result = subprocess.run(inside, capture_output=True, text=True, check=False)
     assert result.stdout == f"b c|{folder.path}/logs|1|x  y\n"
-    assert result.returncode == 5
+    assert (result.returncode, folder.text("state/.note")) == (0, "5\n")
     process.terminate()
     process.communicate()

@@ -9,10 +9,9 @@ import pytest
 
 from shunter.errors import BackendError, ConfigError, StateStoreError, UnreachableError
 from shunter.schedulers.hpc import ssh
-from shunter.schedulers.hpc.commands import LocalCommands
+from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.ssh import SshCommands, commands_on
-from shunter.schedulers.hpc.storage import Storage, archive_of
-from shunter.schedulers.hpc.submission import check_shared_folder
+from shunter.schedulers.hpc.storage import Storage, archive_of, check_shared_folder
 from shunter.schedulers.responses import LogQuery, LogRange
 from shunter.specs.app import AppDef, Role
 from shunter.specs.status import AppState
@@ -33,7 +32,7 @@ from tests.schedulers.known_context import KnownContext
 @pytest.fixture(params=["here", "over ssh"])
 def commands(request):
     if request.param == "here":
-        return LocalCommands()
+        return Commands()
     request.getfixturevalue("login_node")
     return commands_on("login1")
 

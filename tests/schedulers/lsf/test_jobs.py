@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from shunter.errors import BackendError, ConfigError, UnreachableError
+from shunter.errors import BackendError, UnreachableError
 from shunter.schedulers.hpc.queries import NativeJob
-from shunter.schedulers.lsf_scheduler.doctor import _version
 from shunter.schedulers.lsf_scheduler.scheduler import LsfScheduler
 from shunter.specs import AppDef, AppState, is_terminal
 from tests.schedulers.shell_jobs import WAITS, ShellJobs, role
@@ -63,31 +62,16 @@ def test_what_bjobs_has_forgotten_is_known_by_its_records(jobs: ShellJobs, lsf: 
 
 
 def test_a_condition_that_cannot_be_met_ends_the_job(scheduler: LsfScheduler) -> None:
-    assert scheduler.dependency_options(["1", "2"], any_end=False) == ["-w", "done(1) && done(2)", "-ti"]
-    assert scheduler.dependency_options(["3"], any_end=True) == ["-w", "ended(3)"]
-    both = ["-w", "done(1)", "-ti", "-w", "ended(3)"]
-    assert scheduler.merge_dependencies(both) == ["-w", "done(1) && ended(3)", "-ti"]
+    assert scheduler.wait_options([("1", False), ("2", False)]) == ["-w", "done(1) && done(2)", "-ti"]
+    assert scheduler.wait_options([("3", True)]) == ["-w", "ended(3)"]
+    assert scheduler.wait_options([("1", False), ("3", True)]) == ["-w", "done(1) && ended(3)", "-ti"]
 
 
 def test_a_command_goes_to_the_host_of_the_replica(scheduler: LsfScheduler) -> None:
     native = NativeJob("1", state=AppState.RUNNING, hosts=["a", "b"])
-    assert scheduler.enter_command(native, 1, ["ls", "a b"], tty=False)[-3:] == ["--", "b", "ls 'a b'"]
-    with pytest.raises(ConfigError, match="does not say on which host"):
-        scheduler.enter_command(native, 5, ["ls"], tty=True)
-
-
-@pytest.mark.parametrize(
-    ("said", "ok"),
-    [
-        ("IBM Spectrum LSF Standard 10.1.0.13, Apr 15 2022", True),
-        ("IBM Spectrum LSF 10.1.0.1, Nov 10 2016", None),
-        ("Platform LSF Standard 9.1.3.0, Jul 04 2014", False),
-        ("something else", None),
-    ],
-)
-def test_versions(said: str, ok: bool | None) -> None:
-    (check,) = _version(f"{said}\nMy cluster name is c1\nMy master name is h1")
-    assert (check.ok, "c1 answers" in check.text) == (ok, True)
+    host = native.host_of(1)
+    assert scheduler.enter_command(native, 1, host, ["ls", "a b"], tty=False)[-3:] == ["--", "b", "ls 'a b'"]
+    assert native.host_of(5) == ""
 
 
 def test_a_bjobs_without_json_is_too_old(scheduler: LsfScheduler, lsf: Path) -> None:
@@ -97,6 +81,8 @@ def test_a_bjobs_without_json_is_too_old(scheduler: LsfScheduler, lsf: Path) -> 
     with pytest.raises(BackendError, match="Illegal option") as caught:
         scheduler.list()
     assert "Fix Pack 2" in caught.value.hint
+    (check,) = scheduler.doctor({})
+    assert (check.ok, check.hint) == (False, caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +131,7 @@ def test_what_lsf_does_not_say_of_hosts_is_not_known(scheduler: LsfScheduler, ls
 
 
 def test_doctor(scheduler: LsfScheduler) -> None:
-    found = [(check.name, check.ok) for check in scheduler.doctor({})]
-    assert found == [("LSF", True), ("queues", True)]
-    (_, queue) = scheduler.doctor({"queue": "gpu"})
+    cluster, queues, shared = scheduler.doctor({})
+    assert (cluster.ok, queues.ok, shared.name) == (True, True, "shared folder")
+    _, queue, _ = scheduler.doctor({"queue": "gpu"})
     assert (queue.ok, queue.text) == (False, "the queue gpu is Closed:Active")

@@ -69,7 +69,7 @@ Cannot connect to LSF. Please wait ...
 
 
 def jobs(text: str) -> dict[str, NativeJob]:
-    return observe.native_jobs(observe.parse_jobs(text), NOW)
+    return observe.jobs_from_json(text, NOW)
 
 
 def one(**fields: str) -> NativeJob:
@@ -86,7 +86,7 @@ def test_a_published_answer() -> None:
     assert done.submitted_at == time.mktime((2025, 12, 28, 19, 56, 0, 0, 0, -1))  # not in the future
     assert done.ended_at == done.submitted_at + 60
     array = found["31"]
-    assert (array.app_id, array.state) == ("arr-bcdfghjkmn", AppState.PENDING)
+    assert (array.app_id, array.state) == ("arr-bcdfghjkmn", AppState.RUNNING)  # some have ended
     assert {k: (r.state, r.exit_code) for k, r in array.replicas.items()} == {
         0: (AppState.FAILED, 3),
         1: (AppState.PENDING, None),
@@ -178,9 +178,9 @@ Sun Feb  1 11:10:38: Done successfully. The CPU time used is 0.1 seconds;
 
 
 def test_a_requeued_job_has_ended_with_its_last_run() -> None:
-    assert observe.parse_history(REQUEUED, NOW) == {}
-    assert observe.parse_history(REQUEUED + AGAIN, NOW) == {}  # a host that is lost is no end
-    (job,) = observe.parse_history(REQUEUED + AGAIN + DONE, NOW).values()
+    assert observe.jobs_from_history(REQUEUED, NOW) == {}
+    assert observe.jobs_from_history(REQUEUED + AGAIN, NOW) == {}  # a host that is lost is no end
+    (job,) = observe.jobs_from_history(REQUEUED + AGAIN + DONE, NOW).values()
     assert (job.state, job.exit_code, job.hosts) == (AppState.SUCCEEDED, 0, ["intel5"])
 
 
@@ -216,7 +216,7 @@ Tue Feb  3 15:45:10: Submitted from host <hostA>, to Queue <normal>, CWD <$HOME>
 
 
 def test_what_bjobs_has_forgotten() -> None:
-    found = observe.parse_history(HISTORY, NOW)
+    found = observe.jobs_from_history(HISTORY, NOW)
     assert {number: (job.state, job.exit_code) for number, job in found.items()} == {
         "1001": (AppState.SUCCEEDED, 0),
         "1002": (AppState.FAILED, 140),

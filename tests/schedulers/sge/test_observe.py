@@ -20,24 +20,23 @@ def recorded(name: str) -> str:
 
 
 def test_a_recorded_queue() -> None:
-    jobs = observe.native_jobs(
-        observe.parse_queue(recorded("queue.xml")), observe.parse_details(recorded("details.xml"))
-    )
+    parts = observe.jobs_from_queue(recorded("queue.xml"))
+    jobs = observe.with_details(parts, observe.parse_details(recorded("details.xml")))
     assert {number: (job.app_id, job.state, job.native_state) for number, job in jobs.items()} == {
         "18": ("long-name", AppState.PENDING, "Eqw"),
         "23": ("a1", AppState.RUNNING, "r"),
         "24": ("gang", AppState.RUNNING, "r"),
-        "26": ("arr2", AppState.RUNNING, "r,qw"),
+        "26": ("arr2", AppState.RUNNING, "r"),
         "27": ("bad", AppState.PENDING, "Eqw"),
     }
     assert jobs["23"].hosts == ["n2"]
     assert jobs["23"].submitted_at is not None
-    states = {task: (replica.state, replica.host) for task, replica in jobs["26"].replicas.items()}
+    states = {task: (replica.state, *replica.hosts) for task, replica in jobs["26"].replicas.items()}
     assert states == {
         0: (AppState.RUNNING, "n2"),
         1: (AppState.RUNNING, "n1"),
-        2: (AppState.PENDING, ""),
-        3: (AppState.PENDING, ""),
+        2: (AppState.PENDING,),
+        3: (AppState.PENDING,),
     }
     assert jobs["27"].reason == (
         'Eqw: it could not be started: can\'t open output file "/none/x": No such file or directory '
@@ -46,8 +45,7 @@ def test_a_recorded_queue() -> None:
 
 
 def test_recorded_accounting() -> None:
-    runs = observe.parse_accounting(recorded("accounting.txt"))
-    jobs = observe.ended_jobs(runs)
+    jobs = observe.jobs_from_accounting(recorded("accounting.txt"))
     ends = {number: (job.state, job.exit_code, job.reason) for number, job in jobs.items()}
     assert ends["7"] == (AppState.FAILED, 1, "")
     assert ends["8"] == (AppState.SUCCEEDED, 0, "")
@@ -64,10 +62,10 @@ def test_a_job_that_ran_again_has_restarts() -> None:
     text = recorded("accounting.txt")
     block = next(part for part in text.split("=" * 62) if "jobnumber    7 " in part)
     again = block.replace("failed       0 ", "failed       25  : rescheduling ")
-    (job,) = observe.ended_jobs(observe.parse_accounting(f"{'=' * 62}{again}{'=' * 62}{block}")).values()
+    (job,) = observe.jobs_from_accounting(f"{'=' * 62}{again}{'=' * 62}{block}").values()
     assert (job.restarts, job.exit_code) == (1, 1)
     other = block.replace("hostname     n2", "hostname     n1").replace("exit_status  1 ", "exit_status  0 ")
-    (job,) = observe.ended_jobs(observe.parse_accounting(f"{'=' * 62}{other}{'=' * 62}{block}")).values()
+    (job,) = observe.jobs_from_accounting(f"{'=' * 62}{other}{'=' * 62}{block}").values()
     assert (job.restarts, job.exit_code, job.hosts) == (0, 1, ["n2"])  # part of a parallel job
 
 
@@ -102,4 +100,4 @@ def test_unknown_jobs_are_no_answer() -> None:
     text = "<?xml version='1.0'?>\n<unknown_jobs >\n    <ST_name>99</ST_name>\n</unknown_jobs>\n"
     assert observe.parse_details(text) == {}
     with pytest.raises(ValueError, match="not XML"):
-        observe.parse_queue("error: commlib error")
+        observe.jobs_from_queue("error: commlib error")

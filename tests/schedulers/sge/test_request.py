@@ -100,5 +100,5 @@ def test_what_has_no_effect_is_said() -> None:
 def test_success_is_checked_before_anything_else() -> None:
     made = request(role())
     script = with_check(made.script, made.folder, ["/shared/jobs/a b"])
-    assert f"\nsh {made.folder}/require.sh '/shared/jobs/a b' || exit 0\nexport SHUNTER" in script
+    assert f"\nsh {made.folder}/run.sh require '/shared/jobs/a b' || exit 0\nexport SHUNTER" in script
     assert Dependency("a", True).any_end

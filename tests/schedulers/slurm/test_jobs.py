@@ -9,7 +9,7 @@ import pytest
 
 from shunter.errors import BackendError, ConfigError
 from shunter.schedulers.api import Dependency, LogQuery, Stream
-from shunter.schedulers.hpc.commands import LocalCommands
+from shunter.schedulers.hpc.commands import Commands
 from shunter.specs import AppDef, AppState, Resource
 from shunter.sweeps import run_sweep
 from tests import backends
@@ -243,7 +243,6 @@ def test_what_can_never_start_is_refused_before(jobs):
         ({"resource": Resource(cpu=99, gpu=0, memMB=1)}, {}, "no node of the partition cpu has 99 CPUs"),
         ({}, {"partition": "gpuu"}, "there is no partition 'gpuu'"),
         ({}, {"time": "1-00"}, "longer than the partition cpu allows"),
-        ({"num_replicas": 1001}, {"array": True}, "MaxArraySize"),
         ({}, {"container": "pyxis"}, ""),
     ):
         if "container" in cfg:
@@ -259,11 +258,12 @@ def test_what_can_never_start_is_refused_before(jobs):
         ({"reservation": "r9"}, "Requested reservation is invalid", "scontrol show reservation"),
         ({"constraint": "infiniband"}, "Invalid feature", "sinfo -o"),
         ({"nodelist": "n77"}, "Invalid node name", "sinfo -N"),
+        ({"array": True}, "Invalid job array specification", "MaxArraySize"),
     ],
 )
 def test_a_refusal_comes_in_slurms_own_words(jobs, cfg, words, hint):
     with pytest.raises(BackendError, match=words) as error:
-        jobs.submit(role("true"), **cfg)
+        jobs.submit(role("true", num_replicas=1002 if "array" in cfg else 1), **cfg)
     assert hint in error.value.hint
 
 
@@ -300,13 +300,13 @@ def test_doctor(jobs):
 def calls(monkeypatch):
     """The native programs that are run."""
     programs: list[str] = []
-    run = LocalCommands.run
+    run = Commands.run
 
     def counted(self, command, **options):
         programs.append(next(word for word in command if word != "env" and "=" not in word))
         return run(self, command, **options)
 
-    monkeypatch.setattr(LocalCommands, "run", counted)
+    monkeypatch.setattr(Commands, "run", counted)
     return programs
 
 
@@ -386,8 +386,8 @@ def test_accounting_tells_the_end_of_what_left_no_record(accounted):
     accounted.run("scancel", "--signal=KILL", "--full", native_id)
     found = jobs.end_of(app_id)
     assert found.state in (AppState.FAILED, AppState.CANCELLED)
-    accounting = jobs.scheduler._accounting(LocalCommands(), "", ["-D", "-j", native_id])
-    jobs.seen(app_id, lambda _: jobs.scheduler._accounting(LocalCommands(), "", ["-D", "-j", native_id]))
+    accounting = jobs.scheduler._accounting(Commands(), "", ["-D", "-j", native_id])
+    jobs.seen(app_id, lambda _: jobs.scheduler._accounting(Commands(), "", ["-D", "-j", native_id]))
     assert accounting is not None
 
 

@@ -11,8 +11,7 @@ import os
 import shlex
 import signal
 import subprocess
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
@@ -22,8 +21,6 @@ from shunter.schedulers.joined_terminal import run_joined
 
 #: How long a native command may take. Controllers under load answer late: Slurm waits 10 s for each message.
 COMMAND_SECONDS = 60.0
-#: More output than this is not kept: no list of jobs is that long.
-MOST_OUTPUT = 256 << 20
 #: Exit code of a shell if there is no such program.
 NOT_FOUND = 127
 
@@ -48,8 +45,8 @@ class Answer:
         return self.err.strip() or self.text.strip()[-2000:] or f"exit code {self.code}"
 
 
-class Commands(ABC):
-    """Where native programs run. Instances may be used by several threads.
+class Commands:
+    """Runs native programs: on this machine, or elsewhere in a subclass. Several threads may use it.
 
     Attributes:
         host: the name of the other machine as ssh knows it; "" for this one.
@@ -62,11 +59,11 @@ class Commands(ABC):
         """Where programs run, for messages: "here", "on login1"."""
         return f"on {self.host}" if self.host else "here"
 
-    @abstractmethod
     def argv(self, command: Sequence[str], *, tty: bool = False) -> list[str]:
         """Return the command of this machine that runs a command there."""
+        return list(command)
 
-    def prepare(self) -> None:  # noqa: B027 - this machine needs none
+    def prepare(self) -> None:
         """Make sure that commands can run there; on a terminal this may ask for a password.
 
         Raises:
@@ -81,6 +78,7 @@ class Commands(ABC):
         timeout: float = COMMAND_SECONDS,
         hint: str = "",
         finish: float = 0.0,
+        env: Mapping[str, str] | None = None,
     ) -> Answer:
         """Run a program to its end.
 
@@ -90,13 +88,15 @@ class Commands(ABC):
             timeout: seconds after which it is killed.
             hint: what to do if the program is missing.
             finish: how many seconds it may continue after an interrupt before it is killed.
+            env: more environment variables.
 
         Raises:
             ConfigError: there is no such program.
             UnreachableError: it did not end in time, or the host cannot be reached.
         """
         self.prepare()
-        answer = self._run(list(command), stdin, timeout, finish)
+        variables = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
+        answer = self._run([*variables, *command], stdin, timeout, finish)
         # a program may also end with 127 by itself
         if answer.code == NOT_FOUND and ("not found" in answer.err or "No such file" in answer.err):
             raise missing_program(command[0], self, hint)
@@ -147,6 +147,7 @@ class Commands(ABC):
             raise BackendError(f"cannot start {command[0]}: {error.strerror}") from error
 
     def _run(self, command: list[str], stdin: bytes | IO[bytes], timeout: float, finish: float) -> Answer:
+        data = stdin if isinstance(stdin, bytes) else None
         try:
             process = subprocess.Popen(
                 self.argv(command),
@@ -159,32 +160,21 @@ class Commands(ABC):
             return Answer(command, NOT_FOUND, b"", f"{command[0]}: not found")
         except OSError as error:
             raise BackendError(f"cannot start {command[0]}: {error.strerror}") from error
-        try:
-            out, err = process.communicate(stdin if isinstance(stdin, bytes) else None, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            raise UnreachableError(
-                f"{command[0]} {self.where} did not answer within {timeout:g} s",
-                hint="The state of the jobs is unknown at the moment. Try again later.",
-            ) from None
-        except BaseException:
+        with process:
             try:
-                if finish:
-                    process.communicate(timeout=finish)
-            except (subprocess.TimeoutExpired, OSError, ValueError):
-                pass
-            finally:
+                out, err = process.communicate(data, timeout=timeout)
+            except subprocess.TimeoutExpired:
                 _kill(process)
-            raise
-        return Answer(command, process.returncode, out[:MOST_OUTPUT], err.decode("utf-8", "replace"))
-
-
-class LocalCommands(Commands):
-    """Runs programs on this machine."""
-
-    def argv(self, command: Sequence[str], *, tty: bool = False) -> list[str]:
-        """Return the command itself."""
-        return list(command)
+                raise UnreachableError(
+                    f"{command[0]} {self.where} did not answer within {timeout:g} s",
+                    hint="The state of the jobs is unknown at the moment. Try again later.",
+                ) from None
+            except BaseException:
+                with suppress(subprocess.TimeoutExpired, OSError, ValueError):
+                    process.communicate(timeout=finish)
+                _kill(process)
+                raise
+        return Answer(command, process.returncode, out, err.decode("utf-8", "replace"))
 
 
 def missing_program(program: str, commands: Commands, hint: str) -> ConfigError:
@@ -198,13 +188,7 @@ def missing_program(program: str, commands: Commands, hint: str) -> ConfigError:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program with all that it started, and collect it."""
-    try:
+    """Kill a program with all that it started."""
+    with suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
-    except OSError:
-        process.kill()
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
-    process.wait()
+    process.kill()

@@ -6,53 +6,40 @@ from collections.abc import Iterable, Sequence
 
 from shunter.errors import ConfigError
 
+#: Options with their values, in order. One without a value has "", one that is not asked for has None.
+Options = Iterable[tuple[str, object]]
 
-class Directives:
-    """Options for the queue, in the order in which they were added.
+
+def directives(
+    mark: str, options: Options, omit: Sequence[str] | None = None, native: Sequence[str] | None = None
+) -> tuple[list[str], list[str]]:
+    """Return the lines of a script, and warnings about what cannot be left out.
 
     Args:
-        mark: what such lines begin with: ``#$``, ``#BSUB``.
-        omit: the beginnings of options that are left out, such as ``-l h_rt``.
+        mark: what the lines begin with: ``#$``, ``#BSUB``.
+        options: our options.
+        omit: the beginnings of options that are left out, such as ``-l h_rt`` or ``-R rusage``.
+        native: the user's own lines; the mark may be there or not.
+
+    Raises:
+        ConfigError: a line has a line break, so it would be two.
     """
-
-    def __init__(self, mark: str, omit: Sequence[str] | None = None) -> None:
-        self._mark = mark
-        self._omit = {" ".join(text.split()): False for text in omit or ()}
-        self._lines: list[str] = []
-
-    def add(self, flag: str, value: object = None) -> None:
-        """Add an option, unless its value is None or it is left out."""
-        if value is None:
-            return
-        text = f"{flag} {value}".rstrip()
-        if "\n" in text:
-            raise ConfigError(f"the value of {flag} has a line break: {value!r}")
-        for start in self._omit:
-            if text == start or text.startswith((f"{start} ", f"{start}=")) or _same_key(text, start):
-                self._omit[start] = True
-                return
-        self._lines.append(text)
-
-    def add_native(self, lines: Iterable[str] | None) -> None:
-        """Add the user's own lines; the mark may be there or not."""
-        for line in lines or ():
-            text = line.strip().removeprefix(self._mark).strip()
-            if "\n" in text:
-                raise ConfigError(
-                    f"a line of native has a line break: {line!r}", hint="Give each option separately."
-                )
-            self._lines.append(text)
-
-    def lines(self) -> list[str]:
-        """Return the lines of the script."""
-        return [f"{self._mark} {text}" for text in self._lines]
-
-    def warnings(self) -> list[str]:
-        """Return warnings about entries of ``omit`` that match no option."""
-        return [f"omit: no option begins with {start!r}" for start, fits in self._omit.items() if not fits]
+    ours = [f"{flag} {value}".rstrip() for flag, value in options if value is not None]
+    starts = {" ".join(text.split()): False for text in omit or ()}
+    kept = []
+    for text in ours:
+        fitting = [start for start in starts if _begins(text, start)]
+        starts.update(dict.fromkeys(fitting, True))
+        kept += [] if fitting else [text]
+    lines = [*kept, *(line.strip().removeprefix(mark).strip() for line in native or ())]
+    broken = next((line for line in lines if "\n" in line), None)
+    if broken is not None:
+        raise ConfigError(f"an option has a line break: {broken!r}", hint="Give each option separately.")
+    warnings = [f"omit: no option begins with {start!r}" for start, fits in starts.items() if not fits]
+    return [f"{mark} {line}" for line in lines], warnings
 
 
-def _same_key(text: str, start: str) -> bool:
-    """Tell whether ``-R rusage`` stands for ``-R "rusage[mem=1]"``."""
+def _begins(text: str, start: str) -> bool:
+    """Tell whether an option begins with these words; ``-R rusage`` stands for ``-R "rusage[mem=1]"``."""
     plain = text.replace('"', "").replace("'", "")
     return plain.startswith(start) and not plain[len(start) : len(start) + 1].isalnum()

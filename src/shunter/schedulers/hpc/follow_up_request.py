@@ -43,8 +43,6 @@ class QueueWords:
     Args:
         directives: the lines of its script that are options for the queue.
         submit: the command that submits the job's script again.
-        follow: the command that submits the next follow-up; `AFTER` stands for the native id.
-        id_pattern: finds the native id in what they print, as group 1.
         look: a line of shell that prints ``native=STATE`` for the submission ``$1``.
         states: our state (its name; "" for "see the records") and a reason by native state; others failed.
         live: native states that are not an end.
@@ -54,12 +52,12 @@ class QueueWords:
         exclude_option: words by which hosts are avoided, ``%s`` for all; [] if the queue cannot avoid hosts.
         exclude_item, exclude_separator: how each host is written there, and what stands between two.
         down: a command that prints which hosts of ``@HOSTS@`` are down; [] if that is not known.
+        follow: the command that submits the next follow-up; `AFTER` stands for the native id.
+        id_pattern: finds the native id in what they print, as group 1. `HpcScheduler` sets what is missing.
     """
 
     directives: list[str]
     submit: list[str]
-    follow: list[str]
-    id_pattern: str
     look: str
     states: dict[str, tuple[str, str]]
     live: list[str]
@@ -70,6 +68,8 @@ class QueueWords:
     exclude_item: str = "%s"
     exclude_separator: str = ","
     down: list[str] = field(default_factory=list)
+    follow: list[str] = field(default_factory=list)
+    id_pattern: str = ""
 
 
 def check(backend: str, opts: HpcOpts) -> None:

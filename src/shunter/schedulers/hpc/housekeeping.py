@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from shunter._toolkit import host_ledger
 from shunter.schedulers.api import Check
+from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.shared_folder import job_folder
 from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.responses import Leftover, ListAppResponse
@@ -35,11 +36,11 @@ def leftovers(
     names = storage.names(posixpath.join(shared, "jobs"))
     removable = [*set(names).intersection(old)]
     folders = [job_folder(shared, app_id) for app_id in removable]
-    sizes = storage.disk_usage(folders)
-    results = storage.have_results([posixpath.join(folder, "ml") for folder in folders])
     found = [
         Leftover(folder, folder, ages[app_id], size, app_id, results=has_results)
-        for app_id, folder, (size, _), has_results in zip(removable, folders, sizes, results, strict=True)
+        for app_id, folder, (size, _, has_results) in zip(
+            removable, folders, storage.usage(folders), strict=True
+        )
     ]
     return found + _unused_code(storage, shared, names, max(older_than, SPARED_SECONDS), now)
 
@@ -62,7 +63,7 @@ def _unused_code(
     unused = [posixpath.join(parent, name) for name in names if name not in used]
     return [
         Leftover(path, path, now - changed, size, fingerprint=posixpath.basename(path).partition(".")[0])
-        for path, (size, changed) in zip(unused, storage.disk_usage(unused), strict=True)
+        for path, (size, changed, _) in zip(unused, storage.usage(unused), strict=True)
         if changed and now - changed >= older_than
     ]
 
@@ -89,3 +90,13 @@ def avoided_hosts(storage: Storage, shared: str, now: float) -> Iterator[Check]:
                 f"Retries avoid it for {host_ledger.KEPT_SECONDS / 3600:g} hours from then. "
                 f"If it works again, remove it from {path}.",
             )
+
+
+def shared_folder_check(commands: Commands, shared: str) -> Check:
+    """Check whether the shared folder can be written, and is on storage that nodes could see."""
+    answer = commands.shell('mkdir -p -- "$1" && [ -w "$1" ] && df -P -T -- "$1" | tail -n 1', [shared])
+    hint = "The nodes must see it by this path; another one: -cfg shared_dir=DIR."
+    if answer.code != 0:
+        return Check("shared folder", False, f"{shared} cannot be written: {answer.words}", hint)
+    kind = [*answer.text.split(), "?", "?"][1]
+    return Check("shared folder", None if kind in ("tmpfs", "overlay") else True, f"{shared} ({kind})", hint)

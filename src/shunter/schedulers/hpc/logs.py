@@ -11,6 +11,7 @@ from __future__ import annotations
 import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from shunter.backoff import Backoff
 from shunter.errors import UnreachableError
@@ -20,6 +21,8 @@ from shunter.schedulers.responses import LogBlock, LogPart, LogQuery, LogRange, 
 from shunter.schedulers.supervisor.log_index import Record
 from shunter.schedulers.supervisor.log_ranges import AttemptRanges, LogRanges, RecordIndex
 from shunter.schedulers.supervisor.log_reader import Part, ReplicaLog, follow_logs, read_logs
+
+T = TypeVar("T")
 
 #: Seconds between two looks at the logs: while they grow, and at most.
 FIRST_LOOK, LONGEST_LOOK = 0.25, 3.0
@@ -175,55 +178,55 @@ class AttemptsLog:
 
 
 class SharedLogs:
-    """The logs of some replicas of a job.
+    """The logs of some replicas of a job. It is also the watch of `follow_logs`.
 
     Args:
         storage: where they are.
         folder: the job's folder.
         replicas: which ones.
         stream: which stream.
+        is_patient: whether to go on trying while the storage cannot be reached.
     """
 
     def __init__(
-        self, storage: Storage, folder: str, replicas: Sequence[tuple[str, int]], stream: Stream
+        self,
+        storage: Storage,
+        folder: str,
+        replicas: Sequence[tuple[str, int]],
+        stream: Stream,
+        *,
+        is_patient: bool = False,
     ) -> None:
         self._storage = storage
         self._files: dict[str, StoredFile] = {}
         self.sizes: dict[str, int] = {}
-        self._by_folder: dict[str, list[str]] = {}
+        #: The attempts that each folder has a log of.
+        self._numbers: dict[str, set[int]] = {}
         self.logs = {key: AttemptsLog(self, log_folder(folder, *key), stream) for key in replicas}
         self._pauses = Backoff(FIRST_LOOK, LONGEST_LOOK, factor=1.5, jitter=0)
         self._failures = Backoff(1.0, 30.0, jitter=0, limit=PATIENCE_SECONDS)
-        #: Whether to go on trying while the storage cannot be reached.
-        self.is_patient = False
-        #: The folders whose logs have grown, for `follow_logs`.
+        self._is_patient = is_patient
+        #: The folders whose logs have grown.
         self.changed = {log.index_path for log in self.logs.values()}
-
-    def file(self, path: str) -> StoredFile:
-        """Return a file."""
-        return self._files.setdefault(path, StoredFile(self, path))
-
-    def fetch(self, path: str, offset: int, count: int) -> bytes:
-        """Read a part of a file."""
-        while True:
-            try:
-                return self._storage.read_ranges([(path, offset, count)])[0]
-            except UnreachableError:
-                if not self.is_patient or not self._failures.pause():
-                    raise
 
     def attempts_in(self, folder: str) -> dict[int, tuple[StoredFile, StoredFile, StoredFile]]:
         """Return stdout, stderr and index of the attempts in a folder, by their numbers, in order."""
-        names = [path[len(folder) + 1 :] for path in self._by_folder.get(folder, []) if path.endswith(".out")]
-        numbers = sorted(int(name[:-4]) for name in names if name[:-4].isdecimal())
-        return {
-            number: (
-                self.file(f"{folder}/{number}.out"),
-                self.file(f"{folder}/{number}.err"),
-                self.file(f"{folder}/{number}.idx"),
-            )
-            for number in numbers
-        }
+        found = {}
+        for number in sorted(self._numbers.get(folder, ())):
+            out, err, index = (self._file(f"{folder}/{number}{suffix}") for suffix in _SUFFIXES)
+            found[number] = out, err, index
+        return found
+
+    def _file(self, path: str) -> StoredFile:
+        return self._files.setdefault(path, StoredFile(self, path))
+
+    def fetch(self, path: str, offset: int, count: int) -> bytes:
+        """Return a part of a file.
+
+        Raises:
+            UnreachableError: the storage cannot be reached.
+        """
+        return self._tried(lambda: self._storage.read_ranges([(path, offset, count)]))[0]
 
     def refresh(self) -> set[str]:
         """Find the logs that have grown, and fetch what is new; returns their folders.
@@ -231,55 +234,48 @@ class SharedLogs:
         Raises:
             UnreachableError: the storage cannot be reached.
         """
-        sizes = self._storage.sizes([log.index_path for log in self.logs.values()])
-        sizes = {path: size for path, size in sizes.items() if path.endswith(_SUFFIXES)}
-        grown = {path for path, size in sizes.items() if size > self.sizes.get(path, -1)}
-        self.sizes = {path: max(size, self.sizes.get(path, 0)) for path, size in sizes.items()}
-        self._by_folder = {}
-        for path in sizes:
-            self._by_folder.setdefault(posixpath.dirname(path), []).append(path)
+        folders = [log.index_path for log in self.logs.values()]
+        sizes = self._tried(lambda: self._storage.sizes(folders))
+        grown = {
+            path
+            for path, size in sizes.items()
+            if size > self.sizes.get(path, -1) and path.endswith(_SUFFIXES)
+        }
+        self.sizes |= {path: sizes[path] for path in grown}
+        for path in grown:
+            folder, _, name = path.rpartition("/")
+            if name.endswith(".out") and name[:-4].isdecimal():
+                self._numbers.setdefault(folder, set()).add(int(name[:-4]))
         changed = {posixpath.dirname(path) for path in grown}
         for log in self.logs.values():
             if log.index_path in changed:
                 log.find_attempts()
-        self._fetch_new()
+        behind = [file for file in self._files.values() if file.is_behind()]
+        share = min(max(FETCH_OF_ALL // max(len(behind), 1), 4096), FETCH)
+        ranges = [(file.path, file.read_to, share) for file in behind]
+        parts = self._tried(lambda: self._storage.read_ranges(ranges))
+        for file, data in zip(behind, parts, strict=True):
+            file.buffer(file.read_to, data)
         return changed
 
-    def _fetch_new(self) -> None:
-        """Fetch new data of all files in one call, up to a limit for each file and for all."""
-        behind = [file for file in self._files.values() if file.is_behind()]
-        share = max(FETCH_OF_ALL // max(len(behind), 1), 4096)
-        ranges = [(file.path, file.read_to, min(share, FETCH)) for file in behind]
-        for file, data in zip(behind, self._storage.read_ranges(ranges), strict=True):
-            file.buffer(file.read_to, data)
-
-    # ---- following: what `follow_logs` needs of a watch
+    def _tried(self, call: Callable[[], T]) -> T:
+        """Make a call, again and again while the storage cannot be reached, if it may take that long."""
+        while True:
+            try:
+                answer = call()
+            except UnreachableError:
+                if not self._is_patient or not self._failures.pause():
+                    raise
+            else:
+                self._failures.reset()
+                return answer
 
     def wait(self, timeout: float) -> None:
         """Block until some logs may have grown; ``changed`` has their folders then."""
         self._pauses.pause()
-        try:
-            self.changed = self.refresh()
-        except UnreachableError:
-            self.changed = set()
-            if not self._failures.pause():
-                raise
-            return
-        self._failures.reset()
+        self.changed = self.refresh()
         if self.changed:
             self._pauses.reset()
-
-    def refresh_with_retries(self) -> None:
-        """Refresh all logs, however long the storage cannot be reached."""
-        while True:
-            try:
-                self.refresh()
-            except UnreachableError:
-                if not self._failures.pause():
-                    raise
-            else:
-                self._failures.reset()
-                return
 
     def close(self) -> None:
         """Release what is open."""
@@ -307,14 +303,13 @@ def follow(logs: SharedLogs, query: LogQuery, has_ended: Callable[[], bool]) -> 
         if now < next_question:
             return False
         if has_ended():
-            logs.refresh_with_retries()  # what was written just before the end
+            logs.refresh()  # what was written just before the end
             return True
         next_question = time.monotonic() + questions.delay()
         return False
 
-    logs.is_patient = True
     try:
-        logs.refresh_with_retries()
+        logs.refresh()
         if query.last is not None:
             yield from read_logs(logs.logs, query, to_be_continued=True)
         yield from follow_logs(logs.logs, query, logs, is_over)

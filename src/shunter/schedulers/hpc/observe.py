@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shunter.schedulers.hpc.queries import NativeJob, NativeReplica
+from shunter.schedulers.hpc.queries import NativeJob
 from shunter.schedulers.hpc.shared_folder import AttemptRecord, SharedJob
 from shunter.schedulers.responses import DescribeAppResponse
 from shunter.specs.status import (
@@ -42,67 +42,60 @@ def describe(
     """
     if job is None and not native and problem:
         return DescribeAppResponse(app_id, AppState.UNREACHABLE, msg=problem)
-    if job is None and not problem and all(_is_forgotten(item, app_id) for item in native):
-        return None  # it never was, or its folder has been deleted; the accounting never forgets
-    if job is not None and not problem and not native and _never_was(job, now):
+    if not problem and _is_none(app_id, native, job, now):
         return None
     state, reason = job_state(native, job, problem, now)
     roles = _roles(native[-1] if native else None, job, state)
-    return DescribeAppResponse(
+    reason = (
+        reason
+        or _first_reason(roles, AppState.FAILED)
+        or _failed_script(job, native, state)
+        or _first_reason(roles, AppState.RUNNING)  # it hangs
+    )
+    by_queue = max((item.restarts for item in native), default=0)
+    response = DescribeAppResponse(
         app_id=app_id,
         state=state,
-        num_restarts=_restarts(native, job),
-        msg=_with_retries(
-            job,
-            state,
-            reason or _failed_replica(roles) or _failed_script(job, native, state) or _hung_replica(roles),
-        )
-        or NONE,
+        num_restarts=max(by_queue, job.attempts - 1 if job is not None else 0),
+        msg=_with_retries(job, state, reason) or NONE,
         structured_error_msg=first_report(roles),
         roles_statuses=roles,
-        metadata=_metadata(native),
         results=job.document.get("results") if job is not None else None,
         started_at=started_at(native, job),
         ended_at=ended_at(native, job) if is_terminal(state) else None,
     )
+    if native:
+        ids = ",".join(item.native_id for item in native)
+        response.metadata = {"native_id": ids, "native_state": native[-1].native_state}
+    return response
 
 
 def started_at(native: Sequence[NativeJob], job: SharedJob | None) -> float | None:
     """Return when the first replica began to run, by its own record or else by the queue."""
-    starts = [record.started_at for record in _records(job)] or [item.started_at for item in native]
-    return min(filter(None, starts), default=None)
+    starts = job.starts if job is not None else []
+    return min(starts or [item.started_at for item in native if item.started_at], default=None)
 
 
 def ended_at(native: Sequence[NativeJob], job: SharedJob | None) -> float | None:
     """Return when a job ended: by the queue, unless every replica has recorded its end."""
-    last = list(job.replicas.values()) if job is not None else []
-    ends = [record.ended_at for record in last if record.ended_at]
-    if job is None or len(ends) < sum(count for _, count in job.layout):
+    ends = [record.ended_at for record in job.replicas.values() if record.ended_at] if job is not None else []
+    if job is None or len(ends) < job.count:
         ends += [item.ended_at for item in native if item.ended_at]
     return max(ends, default=None)
 
 
-def _records(job: SharedJob | None) -> list[AttemptRecord]:
-    if job is None:
-        return []
-    earlier = [record for records in job.earlier.values() for record in records]
-    return [record for record in (*earlier, *job.replicas.values()) if record.started_at]
+def _is_none(app_id: str, native: Sequence[NativeJob], job: SharedJob | None, now: float) -> bool:
+    """Tell whether there is no such job, where the queue answers.
 
-
-def _is_forgotten(item: NativeJob, app_id: str) -> bool:
-    """Tell whether a submission is one of ours that has ended; without a folder its job has been deleted."""
-    return is_terminal(item.state) and item.app_id == app_id
-
-
-def _never_was(job: SharedJob, now: float) -> bool:
-    """Tell whether a submission failed without an answer: the queue has never had the job.
-
-    The queue, which answers now, does not list its name. If it had been there and gone, it would have an id,
-    or records of a start.
+    One without a folder never was or has been deleted, if the queue lists nothing but its end: accounting
+    never forgets. One with a folder was submitted without an answer, if the queue does not list its name. If
+    it had been there and gone, it would have an id, or records of a start.
     """
-    created = float(job.document.get("created_at", now))
-    has_left_something = job.native_ids or job.replicas or job.submission is not None or job.cancelled_by
-    return not has_left_something and now - created > FORGOTTEN_SECONDS
+    if job is None:
+        return all(is_terminal(item.state) and item.app_id == app_id for item in native)
+    if native or job.native_ids or job.has_run or job.cancelled_by:
+        return False
+    return now - float(job.document.get("created_at", now)) > FORGOTTEN_SECONDS
 
 
 def job_state(
@@ -114,7 +107,8 @@ def job_state(
         current = next((item for item in live if item.state == AppState.RUNNING), live[0])
         return current.state, current.reason
     ended = state_by_records(job) if job is not None else None
-    if ended is None and not problem and _is_undecided(job, native):
+    is_undecided = job is not None and job.may_start_again and (native or job.has_run)
+    if ended is None and not problem and is_undecided:
         return AppState.PENDING, "it ended; whether it is restarted is not decided yet"
     if problem:
         return ended or (AppState.UNREACHABLE, problem)
@@ -130,16 +124,9 @@ def job_state(
     if _was_stopped(job):
         return AppState.CANCELLED, "it was stopped, and the queue no longer lists it"
     created = float(job.document.get("created_at", now))
-    if job.submission is None and not job.replicas and now - created < LAG_SECONDS:
+    if not job.has_run and now - created < LAG_SECONDS:
         return AppState.SUBMITTED, ""
     return AppState.UNKNOWN, "the queue no longer lists it, and it left no exit record"
-
-
-def _is_undecided(job: SharedJob | None, native: Sequence[NativeJob]) -> bool:
-    """Tell whether a job that has run may be restarted."""
-    if job is None or not job.may_start_again:
-        return False
-    return bool(native or job.replicas or job.submission is not None)
 
 
 def _native_end(
@@ -162,7 +149,7 @@ def _native_end(
 def _was_stopped(job: SharedJob) -> bool:
     """Tell whether all that a job has started was asked to stop, and did."""
     final = [job.submission] if job.submission is not None else list(job.replicas.values())
-    enough = job.submission is not None or len(final) == sum(count for _, count in job.layout)
+    enough = job.submission is not None or len(final) == job.count
     return enough and all(record.why == "stopped" and _is_final(record, job) for record in final)
 
 
@@ -211,90 +198,92 @@ def _is_final(record: AttemptRecord, job: SharedJob) -> bool:
 def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> list[RoleStatus]:
     if job is None:
         return []
-    hosts = native.hosts if native is not None else []
-    if len(hosts) != sum(count for _, count in job.layout):
-        hosts = []  # which of them runs which replica is not known
     # so those that were stopped, or never started, did not fail
     has_failed = any(record.code and record.why == "ended" for record in job.replicas.values())
     was_stopped = state == AppState.CANCELLED or has_failed
+    tasks = native.replicas if native is not None else {}
     # replicas that belong together wait together for the queue to start them again; an array's do not
-    starts_again = state == AppState.PENDING and native is not None and not native.replicas
+    starts_again = state == AppState.PENDING and native is not None and not tasks
+    hosts = native.hosts if native is not None and len(native.hosts) == job.count else []
     roles = []
     number = 0
     for role, count in job.layout:
         replicas = []
         for k in range(count):
-            said = native.replicas.get(number) if native is not None else None
-            record = job.replicas.get((role, k))
-            host = hosts[number] if hosts else ""
-            status = _replica(role, k, record, said, state, host, was_stopped, starts_again)
+            said, record = tasks.get(number), job.replicas.get((role, k))
+            status = ReplicaStatus(k, AppState.PENDING, role)
+            status.state, status.reason = _replica_state(record, said, state, was_stopped, starts_again)
+            if said is not None:
+                status.exit_code = said.exit_code
+            if record is not None:
+                status.restarts = record.attempt
+                status.started_at, status.ended_at = record.started_at, record.ended_at
+                status.exit_code = status.exit_code if record.code is None else record.code
+            by_record = record.host if record is not None else ""
+            by_queue = next(iter(said.hosts if said is not None else []), "")
+            status.hostname = by_record or by_queue or (hosts[number] if hosts else "")
             if (role, k) in job.cancelled and _has_left(record, said, state):
                 status.state, status.reason = AppState.CANCELLED, f"cancelled by {job.cancelled[role, k]}"
             if status.state == AppState.FAILED:
                 status.structured_error_msg = job.reports.get((role, k), NONE)
-            status.earlier = [_earlier(record) for record in job.earlier.get((role, k), ())]
+            # the log of an attempt after which there was another one is in separate files, see `logs.py`
+            status.earlier = [
+                EarlierAttempt(
+                    each.attempt,
+                    each.started_at,
+                    each.ended_at,
+                    each.code,
+                    reason_of_exit(each),
+                    f"{each.attempt}:0.0.0",
+                )
+                for each in job.earlier.get((role, k), ())
+            ]
             replicas.append(status)
             number += 1
         roles.append(RoleStatus(role, replicas))
     return roles
 
 
-def _has_left(record: AttemptRecord | None, said: NativeReplica | None, state: AppState) -> bool:
+def _has_left(record: AttemptRecord | None, said: NativeJob | None, state: AppState) -> bool:
     """Tell whether a replica that was cancelled has stopped, or will not start."""
     if record is not None and record.code is not None:
         return record.code != 0
-    is_gone = record is None and (said is None or (said.state is not None and is_terminal(said.state)))
+    is_gone = record is None and (said is None or is_terminal(said.state))
     return is_gone or is_terminal(state)
 
 
-def _earlier(record: AttemptRecord) -> EarlierAttempt:
-    """Return an attempt after which there was another; its log is in separate files, see `logs.py`."""
-    start, end = record.started_at, record.ended_at
-    reason = reason_of_exit(record)
-    return EarlierAttempt(record.attempt, start, end, record.code, reason, f"{record.attempt}:0.0.0")
-
-
-def _replica(
-    role: str,
-    k: int,
+def _replica_state(
     record: AttemptRecord | None,
-    said: NativeReplica | None,
+    said: NativeJob | None,
     state: AppState,
-    host: str,
     was_stopped: bool,
     starts_again: bool,
-) -> ReplicaStatus:
-    status = ReplicaStatus(k, AppState.PENDING, role, hostname=host)
-    if said is not None:
-        status.hostname = said.host or status.hostname
-        status.reason, status.exit_code = said.reason, said.exit_code
-    if record is not None:
-        status.hostname = record.host or status.hostname
-        status.restarts = record.attempt
-        status.started_at, status.ended_at = record.started_at, record.ended_at
-        if record.code is not None:
-            status.exit_code = record.code
-            status.state = AppState.SUCCEEDED if record.code == 0 else AppState.FAILED
-            if record.code != 0 and record.why == "stopped" and was_stopped:
-                status.state = AppState.CANCELLED
-            status.reason = reason_of_exit(record) or status.reason
-            is_over = record.code == 0 or record.why == "ended"
-            if starts_again or (state == AppState.RUNNING and not is_over):
-                status.state = AppState.PENDING
-        elif not starts_again:
-            status.state = AppState.RUNNING
-            status.reason = record.hung or status.reason
-    if said is not None and said.state is not None and (record is None or record.code is None):
-        status.state = said.state
-    if is_terminal(state) and not is_terminal(status.state):
-        status.state = state  # it left no exit record: it was killed, or never started
+) -> tuple[AppState, str]:
+    """Return the state of a replica and why it is in it, by its last record and what the queue says of it."""
+    reason = said.reason if said is not None else ""
+    if record is not None and record.code is not None:
+        reason = reason_of_exit(record) or reason
+        is_over = record.code == 0 or record.why == "ended"
+        if starts_again or (state == AppState.RUNNING and not is_over):
+            return AppState.PENDING, reason
+        if record.code == 0:
+            return AppState.SUCCEEDED, reason
+        is_cancelled = record.why == "stopped" and was_stopped
+        return AppState.CANCELLED if is_cancelled else AppState.FAILED, reason
+    is_running = record is not None and not starts_again
+    if record is not None and is_running:
+        reason = record.hung or reason
+    own_state = AppState.RUNNING if is_running else AppState.PENDING
+    own_state = said.state if said is not None else own_state
+    if is_terminal(own_state):
+        return own_state, reason
+    if is_terminal(state):  # it left no exit record: it was killed, or never started
+        if record is None and said is None and was_stopped:
+            return AppState.CANCELLED, "it had not started"
         if record is not None and state != AppState.SUCCEEDED:
-            status.reason = status.reason or "it was killed before it could record how it ended"
-        elif record is None and said is None and was_stopped:
-            status.state, status.reason = AppState.CANCELLED, "it had not started"
-    elif state in (AppState.UNREACHABLE, AppState.SUSPENDED) and not is_terminal(status.state):
-        status.state = state
-    return status
+            reason = reason or "it was killed before it could record how it ended"
+        return state, reason
+    return (state if state in (AppState.UNREACHABLE, AppState.SUSPENDED) else own_state), reason
 
 
 def reason_of_exit(record: AttemptRecord) -> str:
@@ -313,17 +302,11 @@ def reason_of_exit(record: AttemptRecord) -> str:
     }.get(record.why, text)
 
 
-def _failed_replica(roles: Sequence[RoleStatus]) -> str:
-    """Return the reason of the first replica that failed by itself."""
-    failed = [r for role in roles for r in role.replicas if r.state == AppState.FAILED and r.reason]
-    failed.sort(key=lambda replica: replica.ended_at or float("inf"))
-    return f"{failed[0].role}/{failed[0].id}: {failed[0].reason}" if failed else ""
-
-
-def _hung_replica(roles: Sequence[RoleStatus]) -> str:
-    """Return a sentence about the first replica that runs and hangs; "" if none does."""
-    running = [r for role in roles for r in role.replicas if r.state == AppState.RUNNING and r.reason]
-    return f"{running[0].role}/{running[0].id}: {running[0].reason}" if running else ""
+def _first_reason(roles: Sequence[RoleStatus], state: AppState) -> str:
+    """Return the reason of the first replica that came into a state by itself; "" if there is none."""
+    replicas = [r for role in roles for r in role.replicas if r.state == state and r.reason]
+    replicas.sort(key=lambda replica: replica.ended_at or float("inf"))
+    return f"{replicas[0].role}/{replicas[0].id}: {replicas[0].reason}" if replicas else ""
 
 
 def _with_retries(job: SharedJob | None, state: AppState, reason: str) -> str:
@@ -344,17 +327,3 @@ def _failed_script(job: SharedJob | None, native: Sequence[NativeJob], state: Ap
         return f"the script of the job: {reason_of_exit(job.submission)}"
     codes = [item.exit_code for item in native if item.exit_code]
     return f"the script of the job: exit code {codes[-1]}" if codes else ""
-
-
-def _restarts(native: Sequence[NativeJob], job: SharedJob | None) -> int:
-    by_queue = max((item.restarts for item in native), default=0)
-    return max(by_queue, job.attempts - 1 if job is not None else 0)
-
-
-def _metadata(native: Sequence[NativeJob]) -> dict[str, str]:
-    if not native:
-        return {}
-    return {
-        "native_id": ",".join(item.native_id for item in native),
-        "native_state": native[-1].native_state,
-    }

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
 from shunter.specs.options import ADDRESS, CREDENTIALS, DESTINATION, FILES_OUTSIDE, PROGRAM, option
 
+#: What an amount of memory or GPUs applies to at a site; the third unit is a slot, or core.
+PER_JOB, PER_HOST = "job", "host"
+
 
 @dataclass
 class HpcOpts(NotifyOpts, RetryOpts, HangOpts):

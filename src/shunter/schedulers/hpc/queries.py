@@ -5,10 +5,11 @@ Concurrent callers in this process share one query. The more a query costs, the 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shunter.specs.status import AppState, is_terminal
 
@@ -33,28 +34,11 @@ PRECEDENCE = (
 
 
 @dataclass
-class NativeReplica:
-    """One replica as the queue reports it, such as a task of an array or a step's node.
-
-    Args:
-        state: its state; None if the queue does not tell replicas apart.
-        exit_code: its exit code, 128 + N after signal N.
-        host: the node that it runs on.
-        reason: why it is in this state, in words.
-    """
-
-    state: AppState | None = None
-    exit_code: int | None = None
-    host: str = ""
-    reason: str = ""
-
-
-@dataclass
 class NativeJob:
-    """One submission as the queue or the accounting reports it.
+    """One submission as the queue or the accounting reports it, or a part of it, such as a task of an array.
 
     Args:
-        native_id: the queue's own id.
+        native_id: the queue's own id of the submission.
         app_id: our id, found in the job's name or comment; "" if the job is not ours.
         state: its state. A state that is not known counts as open: AppState.UNKNOWN.
         native_state: the queue's own word for the state.
@@ -65,7 +49,8 @@ class NativeJob:
         restarts: how often the queue has started it again.
         is_lost: whether the queue only says that it lost the host. It may have started the job again since,
             and not accounted for that yet; an end in the job's own records then takes precedence.
-        replicas: by index in the whole job (role after role), where the queue tells replicas apart.
+        number: of a task of an array, the replica's index in the whole job (role after role).
+        parts: of a submission, the parts that it was combined from.
     """
 
     native_id: str
@@ -80,7 +65,59 @@ class NativeJob:
     ended_at: float | None = None
     restarts: int = 0
     is_lost: bool = False
-    replicas: dict[int, NativeReplica] = field(default_factory=dict)
+    number: int | None = None
+    parts: list[NativeJob] = field(default_factory=list)
+
+    @property
+    def replicas(self) -> dict[int, NativeJob]:
+        """Its tasks by the replica's index in the whole job, where the queue tells replicas apart."""
+        return {part.number: part for part in self.parts if part.number is not None}
+
+    def host_of(self, number: int) -> str:
+        """Return the host that a replica runs on; "" if the queue does not say."""
+        hosts = self.replicas[number].hosts if number in self.replicas else self.hosts[number : number + 1]
+        return hosts[0] if hosts else ""
+
+
+def combined(parts: Iterable[NativeJob]) -> dict[str, NativeJob]:
+    """Return submissions by their native ids, from their parts: tasks of an array, or components."""
+    grouped: dict[str, list[NativeJob]] = {}
+    for part in parts:
+        grouped.setdefault(part.native_id, []).append(part)
+    return {native_id: _whole(found) for native_id, found in grouped.items()}
+
+
+def _whole(parts: list[NativeJob]) -> NativeJob:
+    """Return what the parts of a submission say of all of it."""
+    # one that runs and has something to say, such as that it is about to end, says nothing of the others
+    leader = min(
+        parts,
+        key=lambda part: (PRECEDENCE.index(part.state), part.state == AppState.RUNNING and part.reason != ""),
+    )
+    is_over = is_terminal(leader.state)
+    is_under_way = leader.state == AppState.PENDING and any(is_terminal(part.state) for part in parts)
+    return replace(
+        leader,
+        state=AppState.RUNNING if is_under_way else leader.state,
+        exit_code=leader.exit_code if is_over else None,
+        hosts=list(dict.fromkeys(host for part in parts for host in part.hosts)),
+        submitted_at=min((part.submitted_at for part in parts if part.submitted_at), default=None),
+        started_at=min((part.started_at for part in parts if part.started_at), default=None),
+        ended_at=max((part.ended_at for part in parts if part.ended_at), default=None) if is_over else None,
+        restarts=max(part.restarts for part in parts),
+        number=None,
+        parts=parts,
+    )
+
+
+def numbers_in(text: str) -> list[int]:
+    """Return the tasks of an array as queues write them: ``3``, ``0-3,7,10-20:5``; [] if there are none."""
+    numbers: list[int] = []
+    for part in text.replace(" ", "").split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if match is not None:
+            numbers += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
+    return numbers
 
 
 @dataclass
@@ -119,6 +156,15 @@ def by_job(
     return answer
 
 
+@dataclass
+class _Answer:
+    """What the queue said of a job, when, and which native ids it was asked for."""
+
+    at: float
+    native_ids: list[str]
+    jobs: list[NativeJob] | Exception
+
+
 class JobQuery:
     """Asks the queue for jobs, with one query for all concurrent callers.
 
@@ -133,14 +179,11 @@ class JobQuery:
     ) -> None:
         self._fetch = fetch
         self._chunk = chunk
-        #: Held by the one caller that asks the queue.
+        #: Held by the one caller that asks the queue, for all who wait.
         self._asking = threading.Lock()
         self._lock = threading.Lock()
-        #: What callers want to know, and the one that asks next asks for.
         self._waiting: dict[str, JobIds] = {}
-        self._answers: dict[str, tuple[float, list[NativeJob] | BaseException]] = {}
-        #: The native ids that were asked for, by job.
-        self._asked: dict[str, list[str]] = {}
+        self._answers: dict[str, _Answer] = {}
         self._fresh = FRESH_SECONDS
 
     def ask(self, refs: Sequence[JobIds]) -> dict[str, list[NativeJob]]:
@@ -149,63 +192,47 @@ class JobQuery:
         Raises:
             UnreachableError: the queue does not answer.
         """
-        asked_at = time.monotonic()
-        while (found := self._known(refs, asked_at)) is None:
-            with self._asking:
-                if self._known(refs, asked_at) is None:  # or else another caller has asked for these, too
-                    self._ask_for_all()
-        for answer in found.values():
-            if isinstance(answer, BaseException):
-                raise answer
-        return {app_id: answer for app_id, answer in found.items() if isinstance(answer, list) and answer}
-
-    def _known(
-        self, refs: Sequence[JobIds], asked_at: float
-    ) -> dict[str, list[NativeJob] | BaseException] | None:
-        """Return the answers if all are fresh; None if not, and the stale ones are asked for next."""
         with self._lock:
-            stale = {ref.app_id: ref for ref in refs if not self._is_fresh(ref, asked_at)}
-            if not stale:
-                return {ref.app_id: self._answers[ref.app_id][1] for ref in refs}
-            self._waiting.update(stale)
-            return None
-
-    def _ask_for_all(self) -> None:
-        """Ask the queue for all that callers wait for."""
-        with self._lock:
-            work, self._waiting = list(self._waiting.values()), {}
-        answers, seconds = self._made(work)
-        now = time.monotonic()
-        with self._lock:
-            self._fresh = min(max(FRESH_SECONDS, FRESH_FACTOR * seconds), MOST_FRESH_SECONDS)
-            self._answers = {
-                key: old for key, old in self._answers.items() if now - old[0] < MOST_FRESH_SECONDS
-            }
-            self._answers.update({app_id: (now, answer) for app_id, answer in answers.items()})
-            self._asked.update({ref.app_id: list(ref.native_ids) for ref in work})
-            self._asked = {key: ids for key, ids in self._asked.items() if key in self._answers}
+            self._waiting.update({ref.app_id: ref for ref in refs if not self._is_fresh(ref)})
+        with self._asking:
+            with self._lock:
+                work, self._waiting = self._waiting, {}
+            # nothing, if another caller has asked for these, too; it may have been interrupted
+            work |= {ref.app_id: ref for ref in refs if ref.app_id not in self._answers}
+            self._ask_for([*work.values()])
+        found = {}
+        for ref in refs:
+            jobs = self._answers[ref.app_id].jobs
+            if isinstance(jobs, Exception):
+                raise jobs
+            if jobs:
+                found[ref.app_id] = jobs
+        return found
 
     def forget(self, app_ids: Sequence[str]) -> None:
-        """Forget answers: the jobs have been changed."""
-        with self._lock:
-            for app_id in app_ids:
-                self._answers.pop(app_id, None)
+        """Ask for these jobs again: they have been changed."""
+        for app_id in app_ids:
+            if app_id in self._answers:
+                self._answers[app_id].at = -MOST_FRESH_SECONDS
 
-    def _made(self, refs: list[JobIds]) -> tuple[dict[str, list[NativeJob] | BaseException], float]:
+    def _ask_for(self, refs: Sequence[JobIds]) -> None:
         begin = time.monotonic()
-        answers: dict[str, list[NativeJob] | BaseException] = {}
+        found: Mapping[str, list[NativeJob]] = {}
+        error: Exception | None = None
         for start in range(0, len(refs), self._chunk):
             part = refs[start : start + self._chunk]
             try:
-                found = self._fetch(part)
-            except Exception as error:
-                answers.update({ref.app_id: error for ref in refs[start:]})
-                break
-            answers.update({ref.app_id: list(found.get(ref.app_id, ())) for ref in part})
-        return answers, time.monotonic() - begin
+                found = self._fetch(part) if error is None else {}
+            except Exception as caught:
+                error = caught
+            now = time.monotonic()
+            for ref in part:
+                jobs = error or list(found.get(ref.app_id, ()))
+                self._answers[ref.app_id] = _Answer(now, list(ref.native_ids), jobs)
+            self._fresh = min(max(FRESH_SECONDS, FRESH_FACTOR * (now - begin)), MOST_FRESH_SECONDS)
 
-    def _is_fresh(self, ref: JobIds, asked_at: float) -> bool:
-        found = self._answers.get(ref.app_id)
-        if self._asked.get(ref.app_id) != ref.native_ids:
-            return False  # it has been submitted again since
-        return found is not None and (found[0] >= asked_at or asked_at - found[0] < self._fresh)
+    def _is_fresh(self, ref: JobIds) -> bool:
+        answer = self._answers.get(ref.app_id)
+        if answer is None or answer.native_ids != ref.native_ids:  # or it has been submitted again since
+            return False
+        return time.monotonic() - answer.at < self._fresh

@@ -8,7 +8,7 @@ import os
 import posixpath
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from shunter.errors import ConfigError
 from shunter.limits import MOST_SECONDS, MOST_SUBMISSIONS
 from shunter.redaction import REDACTED, Redactor, redact_text
 from shunter.schedulers.hpc import shared_folder
-from shunter.schedulers.hpc.options import HpcOpts
+from shunter.schedulers.hpc.options import PER_HOST, PER_JOB, HpcOpts
 from shunter.schedulers.hpc.shared_folder import RUN_SCRIPT, SCRIPT, base_folder, job_folder
 from shunter.specs.app import NO_IMAGE, AppDef, Role, macros
 from shunter.specs.training import check_channels, grace_variables, output_of, specification
@@ -79,7 +79,8 @@ class HpcRequest:
     workdir: str = ""
     results: str = ""
     warnings: list[str] = field(default_factory=list)
-    #: Native options that make it wait for other jobs, from `HpcScheduler._depend_on`.
+    #: Native ids of jobs to wait for, each with whether any end will do, and the native options for that.
+    after: list[tuple[str, bool]] = field(default_factory=list)
     dependencies: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     #: More files of the job's folder, which only its user may read; some hold secrets, and none is printed.
@@ -188,6 +189,19 @@ class JobPlan:
         0 if the job's follow-up decides that.
         """
         return 0 if self.opts.retry is not None else max(role.max_retries for role in self.app.roles)
+
+    def amount(self, need: Callable[[Role], int], per: str) -> float:
+        """Return how much of a resource to ask for where the site counts it per job, per host or per slot."""
+        needs = [(max(need(role), 0), cpus_of(role), count) for role, count in self.allocated]
+        if per == PER_JOB:
+            return sum(amount * count for amount, _, count in needs)
+        return max(amount / (1 if per == PER_HOST else slots) for amount, slots, _ in needs)
+
+    def memory_factor(self, per: str) -> float:
+        """Return how many MB to ask for, in such a unit, for each MB of a replica."""
+        if per == PER_JOB:
+            return sum(count for _, count in self.allocated)
+        return 1 if per == PER_HOST else 1 / min(cpus_of(role) for role, _ in self.allocated)
 
     def log_path(self, name: str) -> str:
         """Return a path for what the native script itself prints."""

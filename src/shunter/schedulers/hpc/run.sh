@@ -8,10 +8,11 @@
 #       --grace is for queues that kill all replicas once one has failed: it keeps this one until the others have ended.
 #       ROLE may be "-": INDEX counts through all roles of the job then, in the order of the file "layout".
 #       --link, --retries and --rank0 are for replicas that no "job" is around, such as tasks of an array.
-#   sh run.sh enter [--note NAME] ROLE K COMMAND...
-#       runs a command beside a running replica, in its directory and with its variables. With --note it ends with 0, and
-#       the command's exit code is in state/.NAME: what enters a job for a queue may lose it, or complain about it.
-#   sh run.sh warn    asks all replicas of the job to stop, as the warning of the time limit does
+#   sh run.sh enter NOTE ROLE K COMMAND...
+#       runs a command beside a running replica, in its directory and with its variables. It ends with 0, and the
+#       command's exit code is in state/.NOTE: what enters a job for a queue may lose it, or complain about it.
+#   sh run.sh require FOLDER...
+#       tells whether the jobs in these folders succeeded; if one did not, this job counts as cancelled
 #   sh run.sh index --attempt N ROLE K WRAPPER PROGRAM
 #       keeps the index of a replica, whose wrapper (this script) and program have these process ids
 #
@@ -30,14 +31,13 @@ mask=$(umask)
 umask 077
 mode=$1
 shift
-link=0 retries=0 rank0= note= grace=0 attempt=${SHUNTER_ATTEMPT:-}
+link=0 retries=0 rank0= grace=0 attempt=${SHUNTER_ATTEMPT:-}
 while [ $# -gt 0 ]; do
     case $1 in
     --link) link=$2 && shift 2 ;;
     --retries) retries=$2 && shift 2 ;;
     --rank0) rank0=$2 && shift 2 ;;
     --attempt) attempt=$2 && shift 2 ;;
-    --note) note=$2 && shift 2 ;;
     --grace) grace=$2 && shift 2 ;;
     --) shift && break ;;
     *) break ;;
@@ -47,7 +47,7 @@ done
 now() {
     seconds=$(date +%s.%N)
     case $seconds in
-    *N*) seconds=$(date +%s).000000000 ;;
+    *[!0-9.]*) seconds=${seconds%%.*}.000000000 ;; # busybox, in containers, has no %N
     esac
     printf '%s' "$seconds"
 }
@@ -77,11 +77,15 @@ next_attempt() { # next_attempt NAME: prints the number of the next attempt, whi
     echo "$number"
 }
 
+exit_of() { # exit_of NAME: prints the path of the exit record of its last attempt; there is none if nothing has started
+    echo "$job/state/$1.$(($(attempts_of "$1") - 1)).exit"
+}
+
 go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwise $over is how it ended
     over=0
     [ ! -e "$job/cancelled" ] && [ ! -e "$job/state/$1.cancelled" ] || return 1
     [ "$link" -gt 0 ] || return 0
-    previous="$job/state/$1.$(($(attempts_of "$1") - 1)).exit" # there is none if nothing has started
+    previous=$(exit_of "$1")
     [ "$(value "$previous" why)" = ended ] || return 0
     over=$(value "$previous" code)
     return 1
@@ -220,15 +224,11 @@ await_others() { # asks the other replicas to stop, and waits until they have en
 }
 
 index_of() { # index_of EXPRESSION
-    case $1 in
-    *[!0-9]*)
-        variable=${1%%[-+]*}
-        eval "number=\${$variable:-}"
-        [ -n "$number" ] || { echo "run.sh: the variable $variable, which numbers replicas, is not set" >&2; return 1; }
-        echo $((number ${1#"$variable"}))
-        ;;
-    *) echo "$1" ;;
+    variable=${1%%[-+]*}
+    case $variable in
+    *[!0-9]*) eval "[ -n \"\${$variable:-}\" ]" || { echo "run.sh: $variable, which numbers replicas, is not set" >&2; return 1; } ;;
     esac
+    echo $(($1))
 }
 
 run_attempt() {
@@ -291,12 +291,12 @@ follow_up() { # follow_up CODE: what follows on the end of the job, as far as it
     "$interpreter" -S "$toolkit" follow-up "$job" "$link" "$1" </dev/null >>"$job/logs/follow-up.out" 2>&1
 }
 
-enter() { # enter COMMAND...
+enter() { # enter NOTE COMMAND...
+    note=$1
+    shift
     umask "$mask"
     export_names
     entered() { . "$job/roles/$role.sh"; } # its own "set" stays within the function
-    [ -n "$note" ] || entered
-    [ -n "$note" ] || exec "$@"
     trap ':' TERM INT HUP QUIT USR1 USR2
     (
         entered
@@ -335,13 +335,10 @@ find_rank0() { # prints where the first replica of the role runs
 }
 
 note_sizes() { # appends the sizes of both logs to the index, if they have changed
-    sizes=$(stat -c %s "$log.out" "$log.err" 2>/dev/null) || sizes=$(wc -c <"$log.out"; wc -c <"$log.err")
-    # shellcheck disable=SC2086
-    set -- $sizes
-    [ "$1 $2" = "$noted" ] && return
-    noted="$1 $2"
-    seconds=$(now)
-    echo "${seconds%.*}${seconds#*.} $noted" >>"$log.idx"
+    sizes=$(stat -c %s "$log.out" "$log.err" 2>/dev/null | tr '\n' ' ')
+    [ "$sizes" != "$noted" ] || return 0
+    noted=$sizes
+    echo "$(now | tr -d .) ${noted% }" >>"$log.idx"
 }
 
 # keep_index WRAPPER PROGRAM: keeps the index until the program has ended. It also sends the wrapper the
@@ -364,6 +361,30 @@ keep_index() {
     [ -e "$job/state/$name.$attempt.exit" ] || kill -s KILL -- "-$2" 2>/dev/null
 }
 
+require() { # for queues that let a job wait for the end of others, but not for their success
+    own=$job
+    for job; do
+        ls "$job/state" >/dev/null 2>&1 # asks the server, so that new files are seen
+        has_succeeded && continue
+        record "$own/cancelled" "the queue: ${job##*/}, which it waits for, did not succeed"
+        exit 1
+    done
+}
+
+has_succeeded() {
+    [ ! -e "$job/cancelled" ] || return 1
+    if [ -e "$job/state/job.0.start" ]; then
+        [ "$(value "$(exit_of job)" code)" = 0 ]
+        return
+    fi
+    while read -r role count; do
+        while [ "$count" -gt 0 ]; do
+            count=$((count - 1))
+            [ "$(value "$(exit_of "$role-$count")" code)" = 0 ] || return 1
+        done
+    done <"$job/layout"
+}
+
 is_alive() { # is_alive PID: a zombie is not; it may stay for ever where the first process is not an init
     kill -0 "$1" 2>/dev/null || return
     { read -r _ _ process_state _ <"/proc/$1/stat"; } 2>/dev/null || return 0
@@ -373,19 +394,17 @@ is_alive() { # is_alive PID: a zombie is not; it may stay for ever where the fir
 case $mode in
 job) run_job "$@" ;;
 replica) run_replica "$@" ;;
+require) require "$@" ;;
 index)
     name="$1-$2" log="$job/logs/$1-$2/$attempt"
     keep_index "$3" "$4"
     ;;
 enter)
-    role=$1 index=$2 name="$1-$2"
-    shift 2
+    note=$1 role=$2 index=$3 name="$2-$3"
+    shift 3
     attempt=$(($(attempts_of "$name") - 1)) given=
     [ ! -e "$job/state/job.$attempt.start" ] || rank0=$(value "$job/state/$role-0.$attempt.start" host)
-    enter "$@"
-    ;;
-warn)
-    for file in "$job"/state/stop.*; do printf 'time-limit\n' >"$file"; done
+    enter "$note" "$@"
     ;;
 *)
     echo "run.sh: there is no mode '$mode'" >&2

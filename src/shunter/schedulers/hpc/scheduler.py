@@ -12,6 +12,7 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,17 +36,25 @@ from shunter.schedulers.api import (
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc import follow_up_request, shared_folder, submission
 from shunter.schedulers.hpc.commands import Commands
-from shunter.schedulers.hpc.follow_up_request import QueueWords, command_after
-from shunter.schedulers.hpc.housekeeping import avoided_hosts, leftovers
+from shunter.schedulers.hpc.follow_up_request import AFTER, QueueWords, command_after
+from shunter.schedulers.hpc.housekeeping import avoided_hosts, leftovers, shared_folder_check
 from shunter.schedulers.hpc.logs import SharedLogs, follow, read, read_part, scripts_output
 from shunter.schedulers.hpc.observe import describe, state_by_records
 from shunter.schedulers.hpc.options import HpcOpts
-from shunter.schedulers.hpc.queries import CHUNK, JobIds, JobQuery, NativeJob, NativeReplica
-from shunter.schedulers.hpc.request import JOB_DIR, REPLICA, HpcRequest, JobPlan
-from shunter.schedulers.hpc.shared_folder import TOOLKIT, SharedJob, base_folder, job_folder
+from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
+from shunter.schedulers.hpc.request import JOB_DIR, LINK, REPLICA, HpcRequest, JobPlan
+from shunter.schedulers.hpc.shared_folder import (
+    FOLLOW_UP_IDS,
+    FOLLOW_UP_SCRIPT,
+    RUN_SCRIPT,
+    TOOLKIT,
+    SharedJob,
+    base_folder,
+    job_folder,
+    read_jobs,
+)
 from shunter.schedulers.hpc.ssh import commands_on
-from shunter.schedulers.hpc.storage import Storage
-from shunter.schedulers.hpc.submission import NotSentError, check_shared_folder, put_code
+from shunter.schedulers.hpc.storage import Storage, check_shared_folder
 from shunter.schedulers.ids import is_made_here, make_unique
 from shunter.schedulers.joined_terminal import SHELL
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
@@ -57,6 +66,11 @@ from shunter.system.identity import user_name
 from shunter.workspace.directory_shipment import DirectoryShipment
 from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace
+
+
+class NotSentError(UnreachableError):
+    """The queue cannot be reached, so it has not received the submission."""
+
 
 #: The filters that `HpcScheduler.list` takes.
 LIST_FILTERS = frozenset({"states", "since", "all"})
@@ -91,8 +105,15 @@ class HpcScheduler(Scheduler[HpcOpts]):
     unreachable_words = r"connection refused|timed out|timeout"
     #: Which of them mean that a submission has not even reached the queue.
     unsent_words = r"connection refused|connect failure|unable to send message|cannot connect"
-    #: How many jobs one call of `query` gets.
-    jobs_per_query = CHUNK
+    #: The native id in what the submit command prints, as group 1, with re.MULTILINE; the last one counts.
+    id_pattern = r"^(\d+)$"
+    #: The command that ends submissions, whose ids follow.
+    cancel_command: Sequence[str] = ()
+    #: Which lines of it say that a job has ended already, or is about to: no failure.
+    over_words = r"already"
+    #: What to do about refusals of the submit command: patterns of its words, with a hint each. The first
+    #: that fits is shown; they are compiled with re.IGNORECASE.
+    refusal_hints: Sequence[tuple[str, str]] = ()
 
     # ---- hooks
 
@@ -109,23 +130,6 @@ class HpcScheduler(Scheduler[HpcOpts]):
         """
 
     @abstractmethod
-    def parse_submitted(self, text: str) -> str:
-        """Return the native id in what the submit command printed.
-
-        Raises:
-            ValueError: there is none.
-        """
-
-    @abstractmethod
-    def dependency_options(self, after: Sequence[str], *, any_end: bool) -> list[str]:
-        """Return the options of the submit command that make a job wait for others.
-
-        Args:
-            after: native ids. Those of one chain are joined by ``,``: the job has to wait for the last.
-            any_end: whether any end will do, rather than success alone.
-        """
-
-    @abstractmethod
     def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
         """Return the queue's words for a job's follow-up. Pure.
 
@@ -138,21 +142,13 @@ class HpcScheduler(Scheduler[HpcOpts]):
             ConfigError: nothing can follow on the end of this job.
         """
 
-    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check whether jobs with these options could run, for `doctor`. Changes nothing.
+    @abstractmethod
+    def wait_options(self, after: Sequence[tuple[str, bool]]) -> builtins.list[str]:
+        """Return the options of the submit command that make a job wait for others.
 
         Args:
-            cfg: options; missing ones are not checked.
+            after: native ids, at least one, each with whether any end will do, rather than success alone.
         """
-        raise NotImplementedError(f"{self.backend} has no checks")
-
-    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
-        """Check whether a job could run now, for `doctor`. Changes nothing."""
-        return []
-
-    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
-        """Merge the results of several calls of `dependency_options` into what the submit command accepts."""
-        return [*options]
 
     @abstractmethod
     def query(self, commands: Commands, refs: Sequence[JobIds]) -> Mapping[str, builtins.list[NativeJob]]:
@@ -175,70 +171,50 @@ class HpcScheduler(Scheduler[HpcOpts]):
         """
 
     @abstractmethod
-    def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
-        """Cancel submissions, in as few calls as possible; to cancel one that has ended is not an error."""
-
-    def task_id(self, native_id: str, number: int) -> str:
-        """Return the native id of one replica of an array, by its index in the whole job."""
-        raise NotImplementedError(f"{self.backend} has no arrays")
-
-    @abstractmethod
     def enter_command(
-        self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
+        self, native: NativeJob, number: int, host: str, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the native command that runs a command where a replica runs.
 
         Args:
             native: the running submission.
             number: the replica's index in the whole job, role after role.
+            host: the host that it runs on.
             command: the command.
             tty: whether it gets a terminal.
         """
 
-    def hints(self) -> Sequence[tuple[str, str]]:
-        """Return what to do about refusals of the submit command: patterns of its words, with a hint each.
+    def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
+        """Cancel submissions, in as few calls as possible; to cancel one that has ended is not an error.
 
-        The first that fits is shown; they are compiled with re.IGNORECASE.
+        Raises:
+            BackendError: it was refused, in the queue's own words.
         """
-        return ()
+        answer = commands.run([*self.cancel_command, *native_ids])
+        lines = f"{answer.err}\n{answer.text}".splitlines()
+        refused = [line for line in lines if line.strip() and not re.search(self.over_words, line, re.I)]
+        if answer.code != 0 and refused:
+            raise self.refusal(commands, "cancel the job", "\n".join(refused))
+
+    def task_id(self, native_id: str, number: int) -> str:
+        """Return the native id of one replica of an array, by its index in the whole job."""
+        raise NotImplementedError(f"{self.backend} has no arrays")
+
+    def examine(self, cfg: Mapping[str, Any]) -> Iterable[Check]:
+        """Check whether jobs with these options could run, for `doctor`; an error ends it. Changes nothing.
+
+        Args:
+            cfg: options; missing ones are not checked.
+        """
+        return []
+
+    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
+        """Check whether a job could run now, for `doctor`. Changes nothing."""
+        return []
 
     def is_native_id(self, text: str) -> bool:
         """Tell whether a text could be a native id."""
         return text.isdecimal()
-
-    # ---- for the hooks
-
-    def host_of(self, native: NativeJob, number: int) -> str:
-        """Return the host that a replica runs on, for `enter_command`.
-
-        Raises:
-            ConfigError: the queue does not say.
-        """
-        replica = native.replicas.get(number)
-        host = replica.host if replica is not None else ""
-        host = host or (native.hosts[number] if number < len(native.hosts) else "")
-        if not host:
-            raise ConfigError(
-                f"{self.backend} does not say on which host replica {number} of {native.native_id} runs"
-            )
-        return host
-
-    def end_natively(self, commands: Commands, command: Sequence[str], over: str) -> None:
-        """Run the native command that ends submissions, for `cancel_natively`.
-
-        Args:
-            commands: where to run it.
-            command: the command, with the ids.
-            over: matches lines that say that one has ended already, or is about to, which is not a failure.
-
-        Raises:
-            BackendError: it was refused, in its own words.
-        """
-        answer = commands.run(command)
-        lines = f"{answer.err}\n{answer.text}".splitlines()
-        refused = [line for line in lines if line.strip() and not re.search(over, line, re.IGNORECASE)]
-        if answer.code != 0 and refused:
-            raise self.refusal(commands, "cancel the job", "\n".join(refused))
 
     # ---- places
 
@@ -297,9 +273,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     def _query(self, host: str) -> JobQuery:
         if host not in self._queries:
-            self._queries[host] = JobQuery(
-                lambda refs: self.query(self.commands(host), refs), self.jobs_per_query
-            )
+            self._queries[host] = JobQuery(lambda refs: self.query(self.commands(host), refs))
         return self._queries[host]
 
     # ---- submitting
@@ -332,6 +306,9 @@ class HpcScheduler(Scheduler[HpcOpts]):
         request = plan.request(*self.make_script(plan, opts))
         is_followed = opts.notify or opts.retry is not None
         words = self.queue_words(plan, opts, request.command) if is_followed else None
+        if words is not None:
+            words.id_pattern = self.id_pattern
+            words.follow = words.follow or [*words.submit, *self.wait_options([(AFTER, True)])]
         handle = f"{self.backend}://{self.session_name}/{app_id}"
         request.files = follow_up_request.files_of_supervision(plan, handle, words)
         if opts.retry is not None:
@@ -343,15 +320,11 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     def _depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job wait for others, by the queue itself."""
-        options: list[str] = []
-        for any_end in (False, True):
-            ids = [
-                self._last_native_id(item.app_id, info.request.host)
-                for item in dependencies
-                if item.any_end == any_end
-            ]
-            options += self.dependency_options(ids, any_end=any_end) if ids else []
-        info.request.dependencies = self.merge_dependencies(options)
+        request = info.request
+        request.after = [
+            (self._last_native_id(item.app_id, request.host), item.any_end) for item in dependencies
+        ]
+        request.dependencies = self.wait_options(request.after)
 
     def _last_native_id(self, app_id: str, host: str) -> str:
         place, native, job = self.observed(app_id)
@@ -368,19 +341,19 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def ship(self, info: AppDryRunInfo[HpcRequest], progress: Any = None) -> None:
         """Copy the code to shared storage, once for all jobs with the same code."""
         request = info.request = info.request.at_home(self.storage(info.request.host).home())
-        check_shared_folder(self.storage(request.host), request.shared_dir)
+        storage = self.storage(request.host)
+        check_shared_folder(storage, request.shared_dir)
         super().ship(info, progress)
         if isinstance(info.shipment, DirectoryShipment):
-            shipment = info.shipment
-            folder = put_code(
-                self.storage(request.host), shipment.store, shipment.manifest, request.shared_dir,
-                is_remote=bool(request.host),
-            )  # fmt: skip
-            planned = f"{request.shared_dir}/code/{shipment.manifest.fingerprint[:32]}"
-            info.request = request.moved(planned, folder)
+            manifest = info.shipment.manifest
+            folder = submission.put_code(storage, info.shipment.store, manifest, request.shared_dir)
+            info.request = request.moved(f"{request.shared_dir}/code/{manifest.fingerprint[:32]}", folder)
 
     def schedule(self, dryrun_info: AppDryRunInfo[HpcRequest]) -> str:
-        """Make the job's folder and submit the script; returns the job's id.
+        """Make the job's folder and submit the script, once for each link of a chain; returns the job's id.
+
+        If a submission is refused or interrupted, those before are cancelled and the folder is removed. If
+        the queue does not answer, the folder stays, and `describe` looks the job up by its name.
 
         Raises:
             BackendError: the queue refused it, in its own words.
@@ -390,38 +363,42 @@ class HpcScheduler(Scheduler[HpcOpts]):
         commands, storage = self.commands(request.host), self.storage(request.host)
         request = request.at_home(storage.home())
         if dryrun_info.shipment is None:  # or else it was checked before the code went there
-            submission.check_shared_folder(storage, request.shared_dir)
-        if any(shared_folder.TOOLKIT in text for text in [*request.roles.values(), *request.files.values()]):
-            request = request.moved(
-                shared_folder.TOOLKIT, submission.put_toolkit(storage, request.shared_dir)
-            )
+            check_shared_folder(storage, request.shared_dir)
+        if any(TOOLKIT in text for text in [*request.roles.values(), *request.files.values()]):
+            request = request.moved(TOOLKIT, submission.put_toolkit(storage, request.shared_dir))
         submission.put_job(storage, request, {"session": self.session_name})
-
-        def submit(script: str, link: int, previous: str) -> str:
-            waits = request.dependencies
-            if previous:  # and for the other jobs: what may never start must not start by its second link
-                links = self.dependency_options([previous], any_end=True)
-                waits = self.merge_dependencies([*waits, *links])
-            return self.submit_natively(commands, [*request.command, *waits], script)
-
-        def find() -> builtins.list[str]:
-            found = self.query(commands, [JobIds(request.app_id)]).get(request.app_id, [])
-            return [item.native_id for item in found if not is_terminal(item.state)]
-
-        def follow(native_id: str) -> str:
-            return self.submit_natively(
-                commands,
-                command_after(request.files, native_id),
-                request.files[shared_folder.FOLLOW_UP_SCRIPT],
-            )
-
-        follows = follow if shared_folder.FOLLOW_UP_SCRIPT in request.files else None
-        native = submission.submit_links(
-            storage, request, submit, lambda ids: self.cancel_natively(commands, ids), find, follows
-        )
+        native: builtins.list[str] = []
+        try:
+            for link in range(request.chain):
+                # it also waits for the other jobs: what may never start must not start by its second link
+                after = [*request.after, *((each, True) for each in native[-1:])]
+                waits = self.wait_options(after) if after else []
+                script = request.script.replace(LINK, str(link))
+                native.append(self.submit_natively(commands, [*request.command, *waits], script))
+                storage.write(f"{request.folder}/native", ("\n".join(native) + "\n").encode())
+            if FOLLOW_UP_SCRIPT in request.files:
+                command = command_after(request.files, native[-1])
+                follow_up = self.submit_natively(commands, command, request.files[FOLLOW_UP_SCRIPT])
+                storage.write(f"{request.folder}/{FOLLOW_UP_IDS}", f"{follow_up}\n".encode())
+        except BaseException as error:
+            if isinstance(error, NotSentError) or not isinstance(error, UnreachableError):
+                self._undo(request, native, was_interrupted=not isinstance(error, Exception))
+            raise
         dryrun_info.request = request
         dryrun_info.native_id = str(Place(request.host, request.shared_dir, native))
         return request.app_id
+
+    def _undo(self, request: HpcRequest, native: builtins.list[str], *, was_interrupted: bool) -> None:
+        """Cancel what has been submitted of a job, and remove its folder."""
+        commands = self.commands(request.host)
+        with suppress(ShunterError):  # what went wrong before is the error to show
+            if was_interrupted:  # the queue may have taken one more
+                known = self.query(commands, [JobIds(request.app_id)]).get(request.app_id, [])
+                live = [item.native_id for item in known if not is_terminal(item.state)]
+                native = [*dict.fromkeys([*native, *live])]
+            if native:
+                self.cancel_natively(commands, native)
+            submission.remove_folder(self.storage(request.host), request.folder)
 
     def submit_natively(self, commands: Commands, command: Sequence[str], script: str) -> str:
         """Send a script to the queue; returns the native id."""
@@ -435,17 +412,18 @@ class HpcScheduler(Scheduler[HpcOpts]):
                     raise NotSentError(error.message, hint="Nothing was submitted. Try again later.")
                 error.hint = "It may have been submitted; `shunter list` shows it then."
             raise error
-        try:
-            return self.parse_submitted(answer.text)
-        except ValueError:
+        ids: builtins.list[str] = re.findall(self.id_pattern, answer.text, re.MULTILINE)
+        if not ids:
             raise UnreachableError(
                 f"{command[0]} {commands.where} did not print the job's id: {answer.words}",
                 hint="It may have been submitted; `shunter list` shows it then.",
-            ) from None
+            )
+        return ids[-1]
 
     def hint_for(self, words: str) -> str:
         """Return what to do about a refusal of the queue; "" if nothing is known."""
-        return next((hint for pattern, hint in self.hints() if re.search(pattern, words, re.IGNORECASE)), "")
+        hints = (hint for pattern, hint in self.refusal_hints if re.search(pattern, words, re.IGNORECASE))
+        return next(hints, "")
 
     # ---- observing
 
@@ -461,58 +439,42 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def _observe_many(self, app_ids: Iterable[str]) -> dict[str, Observed]:
         """Observe jobs: one query and a few reads for all of the same place."""
         seen = {app_id: Observed(self.place_of(app_id)) for app_id in app_ids}
-        groups: dict[tuple[str, str], list[str]] = {}
-        for app_id, each in seen.items():
-            groups.setdefault((each.place.host, each.place.shared), []).append(app_id)
-        for (host, shared), ids in groups.items():
-            jobs: dict[str, SharedJob] = {}
-            storage_problem = ""
-            try:
-                jobs = shared_folder.read_jobs(self.storage(host), shared, ids)
-                shared_folder.read_reports(self.storage(host), shared, builtins.list(jobs.values()))
-            except (BackendError, ConfigError) as error:
-                storage_problem = error.message
-            refs = []
-            for app_id in ids:
-                each = seen[app_id]
-                each.job = jobs.get(app_id)
-                native = max(each.place.native_ids, each.job.native_ids if each.job else [], key=len)
-                if not native and each.job is None and self.is_native_id(app_id):
-                    native = [app_id]
-                is_partial = each.job is not None and 0 < len(native) < each.job.chain
-                refs.append(JobIds(app_id, [*native, *_waiting_follow_ups(each.job)], is_partial))
-            try:
-                answers = self._query(host).ask(refs)
-            except BackendError as error:
-                for app_id in ids:
-                    seen[app_id].problem = error.message
-                continue
-            for app_id in ids:
-                seen[app_id].take(answers.get(app_id, []))
-                seen[app_id].problem = storage_problem
-            self._settle(host, shared, [seen[app_id] for app_id in ids])
-            # a job that ended between the query and the reading has left its records by now
-            late = [app_id for app_id in ids if app_id in jobs and seen[app_id].is_behind()]
-            if late:
-                jobs = shared_folder.read_jobs(self.storage(host), shared, late)
-                shared_folder.read_reports(self.storage(host), shared, builtins.list(jobs.values()))
-                for app_id, job in jobs.items():
-                    seen[app_id].job = job
+        groups: dict[tuple[str, str], dict[str, Observed]] = {}
+        for app_id, item in seen.items():
+            groups.setdefault((item.place.host, item.place.shared), {})[app_id] = item
+        for (host, shared), items in groups.items():
+            self._observe_at(host, shared, items)
         return seen
 
-    def _settle(self, host: str, shared: str, seen: Iterable[Observed]) -> None:
-        """Look again at jobs whose follow-up has ended meanwhile: it may have started them again."""
-        late = {each.job.app_id: each for each in seen if each.job is not None and each.has_lost_follow_up()}
-        jobs = shared_folder.read_jobs(self.storage(host), shared, builtins.list(late)) if late else {}
-        for app_id, job in jobs.items():
-            each = late[app_id]
-            if each.job is not None and len(job.follow_ups) > len(each.job.follow_ups):
-                each.native = []
+    def _observe_at(self, host: str, shared: str, seen: Mapping[str, Observed]) -> None:
+        jobs: dict[str, SharedJob] = {}
+        storage_problem = ""
+        try:
+            jobs = read_jobs(self.storage(host), shared, [*seen], with_reports=True)
+        except (BackendError, ConfigError) as error:
+            storage_problem = error.message
+        refs = []
+        for app_id, item in seen.items():
+            item.job = jobs.get(app_id)
+            native = max(item.place.native_ids, item.job.native_ids if item.job else [], key=len)
+            if not native and item.job is None and self.is_native_id(app_id):
+                native = [app_id]
+            is_partial = item.job is not None and 0 < len(native) < item.job.chain
+            refs.append(JobIds(app_id, [*native, *item.waiting_follow_up()], is_partial))
+        try:
+            answers = self._query(host).ask(refs)
+        except BackendError as error:
+            for item in seen.values():
+                item.problem = error.message
+            return
+        for app_id, item in seen.items():
+            item.take(answers.get(app_id, []))
+            item.problem = storage_problem
+        # a job that ended between the two has left its records by now, and its follow-up what became of it
+        late = [app_id for app_id in jobs if seen[app_id].is_behind() or seen[app_id].has_lost_follow_up()]
+        for app_id, job in read_jobs(self.storage(host), shared, late, with_reports=True).items():
+            if seen[app_id].take_folder(job):
                 self._query(host).forget([app_id])
-            else:
-                job.is_settled = True
-            job.reports = each.job.reports if each.job is not None else {}
-            each.job = job
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Describe a job; it is UNREACHABLE while the queue does not answer."""
@@ -521,11 +483,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe jobs: one query of the queue for all of them."""
         seen = self._observe_many(app_ids)
-        now = time.time()
-        found = {
-            app_id: describe(app_id, each.native, each.job, each.problem, now)
-            for app_id, each in seen.items()
-        }
+        found = {app_id: item.describe(app_id) for app_id, item in seen.items()}
         for app_id, response in found.items():
             if response is not None and not seen[app_id].place.host:  # its disk is this machine's, too
                 response.results = existing(response.results)
@@ -537,48 +495,38 @@ class HpcScheduler(Scheduler[HpcOpts]):
         place = self.default_place(cfg)
         storage = self.storage(place.host)
         native = self.query_all(self.commands(place.host), cfg.get("since"))
-        names = storage.names(f"{place.shared}/jobs")
-        jobs = shared_folder.read_jobs(storage, place.shared, names)
+        jobs = read_jobs(storage, place.shared, storage.names(f"{place.shared}/jobs"))
+        seen = {app_id: Observed(place, job=job) for app_id, job in jobs.items()}
         by_native_id = {native_id: app_id for app_id, job in jobs.items() for native_id in job.native_ids}
-        submissions: dict[str, builtins.list[NativeJob]] = {}
         for item in native:
             is_ours = is_made_here(item.app_id) and not is_terminal(item.state)
             # what has ended and has no folder any more was deleted
             app_id = by_native_id.get(item.native_id) or (item.app_id if is_ours else "")
             if app_id or cfg.get("all"):
-                submissions.setdefault(app_id or item.native_id, []).append(item)
+                seen.setdefault(app_id or item.native_id, Observed(place)).native.append(item)
+        live = {item.native_id for item in native if not is_terminal(item.state)}
+        states, since = cfg.get("states"), cfg.get("since")
         rows = []
-        for app_id in dict.fromkeys([*jobs, *submissions]):
-            job, said = jobs.get(app_id), submissions.get(app_id, [])
+        for app_id, each in seen.items():
+            job = each.job
             if job is not None and job.may_start_again and job.native_ids:
-                said = [item for item in said if item.native_id == job.native_ids[-1]]
-                waiting = {item.native_id for item in native if not is_terminal(item.state)}
-                job.is_settled = bool(said) and not waiting & {*job.follow_ups, *job.native_ids}
-            found = describe(app_id, said, job, "", time.time())
-            if found is None:
+                each.take(each.native)
+                job.is_settled = bool(each.native) and not live & {*job.follow_ups, *job.native_ids}
+            found = each.describe(app_id)
+            if found is None or (states and found.state not in states):
                 continue
             created = job.document.get("created_at") if job is not None else None
-            rows.append(
-                ListAppResponse(
-                    app_id,
-                    found.state,
-                    name=str(job.document.get("name", "")) if job is not None else "",
-                    submitted_at=created or (said[0].submitted_at if said else None),
-                    ended_at=found.ended_at,
-                    started_at=found.started_at,
-                )
+            row = ListAppResponse(
+                app_id,
+                found.state,
+                name=str(job.document.get("name", "")) if job is not None else "",
+                submitted_at=created or (each.native[0].submitted_at if each.native else None),
+                ended_at=found.ended_at,
+                started_at=found.started_at,
             )
-        states, since = cfg.get("states"), cfg.get("since")
-        rows = [
-            row
-            for row in rows
-            if (not states or row.state in states)
-            and (
-                since is None
-                or not is_terminal(row.state)
-                or (row.ended_at or row.submitted_at or 0) >= since
-            )
-        ]
+            is_late_enough = since is None or (row.ended_at or row.submitted_at or 0) >= since
+            if is_late_enough or not is_terminal(row.state):
+                rows.append(row)
         return sorted(rows, key=lambda row: row.submitted_at or 0.0)
 
     def details(self, app_id: str) -> JobDetails:
@@ -601,16 +549,17 @@ class HpcScheduler(Scheduler[HpcOpts]):
         check_replicas(app_id, [(role_name, k)], known)
         number = known.index((role_name, k))
         words = [*(command or SHELL)]
-        note = ""
+        host, note = running.host_of(number), ""
         if job is not None:  # in the directory and with the variables of the program
-            script = f"{job_folder(place.shared, app_id)}/{shared_folder.RUN_SCRIPT}"
+            script = f"{job_folder(place.shared, app_id)}/{RUN_SCRIPT}"
             note = f"entered-{secrets.token_hex(8)}"
-            words = ["sh", script, "enter", "--note", note, role_name, str(k), *words]
+            words = ["sh", script, "enter", note, role_name, str(k), *words]
             record = job.replicas.get((role_name, k))
-            if record is not None and record.host:
-                running.replicas.setdefault(number, NativeReplica()).host = record.host
+            host = record.host if record is not None and record.host else host
+        if not host:
+            raise ConfigError(f"{self.backend} does not say on which host {role_name}/{k} of {app_id} runs")
         commands = self.commands(place.host)
-        code = commands.join(self.enter_command(running, number, words, tty=tty), tty=tty)
+        code = commands.join(self.enter_command(running, number, host, words, tty=tty), tty=tty)
         if note and code == 0:
             path = f"{job_folder(place.shared, app_id)}/state/.{note}"
             storage = self.storage(place.host)
@@ -676,7 +625,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def delete(self, app_id: str) -> None:
         """Remove the folder of a job that has ended."""
         seen = self._observe_many([app_id])[app_id]
-        response = describe(app_id, seen.native, seen.job, seen.problem, time.time())
+        response = seen.describe(app_id)
         if response is not None and not is_terminal(response.state):
             raise not_ended(app_id, response.state)
         if seen.job is not None:
@@ -685,16 +634,23 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
         """Check whether jobs with these options, or this job, could run; show which hosts retries avoid."""
-        checks = self.examine(cfg)
+        cfg = {name.replace("-", "_"): value for name, value in cfg.items()}
+        checks: builtins.list[Check] = []
+        try:
+            checks.extend(self.examine(cfg))
+        except ShunterError as error:
+            is_known = not checks or isinstance(error, UnreachableError)
+            checks.append(Check(self.backend, False if is_known else None, error.message, error.hint))
         if checks and checks[0].ok is False:  # the queue's commands are not there, or it does not answer
             return checks
-        if job is not None:
-            checks = [*checks, *self.examine_job(job)]
+        avoided: builtins.list[Check] = []
         try:
             place = self.default_place({**cfg, "shared_dir": cfg.get("shared_dir") or cfg.get("job_dir")})
-            return [*checks, *avoided_hosts(self.storage(place.host), place.shared, time.time())]
+            checks.append(shared_folder_check(self.commands(place.host), place.shared))
+            avoided += avoided_hosts(self.storage(place.host), place.shared, time.time())
         except ShunterError as error:
-            return [*checks, Check("hosts", None, error.message, error.hint)]
+            checks.append(Check("shared folder", False, error.message, error.hint))
+        return [*checks, *(self.examine_job(job) if job is not None else []), *avoided]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return the folders of jobs that ended long enough ago, and code that no job uses."""
@@ -718,7 +674,8 @@ class HpcScheduler(Scheduler[HpcOpts]):
         self._check_log(place, app_id, replicas)
         stream = Stream(query.streams) if query.streams is not None else Stream.COMBINED
         folder = job_folder(place.shared, app_id)
-        logs = SharedLogs(self.storage(place.host), folder, replicas, stream)
+        storage = self.storage(place.host)
+        logs = SharedLogs(storage, folder, replicas, stream, is_patient=query.should_tail)
         if not query.should_tail:
             return read(logs, query)
         return follow(logs, query, lambda: self._has_ended(app_id))
@@ -737,7 +694,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
 
     def _check_log(self, place: Place, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
         """Check that a job has a folder, and these replicas."""
-        job = shared_folder.read_jobs(self.storage(place.host), place.shared, [app_id]).get(app_id)
+        job = read_jobs(self.storage(place.host), place.shared, [app_id]).get(app_id)
         if job is None:
             raise UnknownAppException(f"there is no log of {app_id!r} in {place.shared}")
         check_replicas(app_id, replicas, all_replicas(job.layout))
@@ -771,13 +728,33 @@ class Observed:
     problem: str = ""
     follow_ups: builtins.list[NativeJob] = field(default_factory=list)
 
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        """Describe the job; None if neither the queue nor the storage knows it."""
+        return describe(app_id, self.native, self.job, self.problem, time.time())
+
+    def waiting_follow_up(self) -> builtins.list[str]:
+        """Return the follow-up that may still decide what becomes of the job."""
+        return self.job.follow_ups[-1:] if self.job is not None and self.job.may_start_again else []
+
     def take(self, answer: Sequence[NativeJob]) -> None:
         """Store what the queue says about the submissions and about the follow-up."""
-        waiting = set(_waiting_follow_ups(self.job))
+        waiting = self.waiting_follow_up()
         self.native = [item for item in answer if item.native_id not in waiting]
         self.follow_ups = [item for item in answer if item.native_id in waiting]
         if self.job is not None and self.job.document.get("retry") and self.job.native_ids:
             self.native = [item for item in self.native if item.native_id == self.job.native_ids[-1]]
+
+    def take_folder(self, job: SharedJob) -> bool:
+        """Take what the job's folder tells by now; returns whether the job has been started again since."""
+        before, was_undecided = self.job, self.has_lost_follow_up()
+        self.job = job
+        if not was_undecided or before is None:
+            return False
+        if len(job.follow_ups) > len(before.follow_ups):
+            self.native = []
+            return True
+        job.is_settled = True
+        return False
 
     def has_lost_follow_up(self) -> bool:
         """Tell whether it is undecided what becomes of the job, and no follow-up is left to decide it."""
@@ -790,9 +767,4 @@ class Observed:
         if self.job is None or not all(is_terminal(item.state) for item in self.native):
             return False
         ended = [record for record in self.job.replicas.values() if record.code is not None]
-        return len(ended) < sum(count for _, count in self.job.layout)
-
-
-def _waiting_follow_ups(job: SharedJob | None) -> builtins.list[str]:
-    """Return the follow-up that may still decide what becomes of a job."""
-    return job.follow_ups[-1:] if job is not None and job.may_start_again else []
+        return len(ended) < self.job.count

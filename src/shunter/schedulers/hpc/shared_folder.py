@@ -29,12 +29,11 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from shunter.limits import MOST_REPLICAS
 from shunter.schedulers.hpc.storage import Storage
 
 RUN_SCRIPT = "run.sh"
@@ -114,6 +113,22 @@ class SharedJob:
         return [(role, count) for role, count in self.document.get("layout", ())]
 
     @property
+    def count(self) -> int:
+        """How many replicas it has."""
+        return sum(count for _, count in self.layout)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a submission or a replica has left a record."""
+        return bool(self.replicas) or self.submission is not None
+
+    @property
+    def starts(self) -> list[float]:
+        """When the attempts of its replicas began."""
+        records = [*self.replicas.values(), *(each for some in self.earlier.values() for each in some)]
+        return [record.started_at for record in records if record.started_at]
+
+    @property
     def may_start_again(self) -> bool:
         """Whether it is still undecided if the job is restarted after a failure."""
         return bool(self.document.get("retry")) and not self.is_settled and not self.cancelled_by
@@ -144,119 +159,86 @@ def shell_script(name: str) -> bytes:
     return files(__package__).joinpath(name).read_bytes()
 
 
-def read_jobs(storage: Storage, shared: str, app_ids: Sequence[str]) -> dict[str, SharedJob]:
-    """Read the folders of these jobs, as far as they exist, in few calls."""
-    folders = [job_folder(shared, app_id) for app_id in app_ids]
-    documents = storage.read([posixpath.join(folder, "job.json") for folder in folders])
-    known = [
-        (app_id, folder, document)
-        for app_id, folder, content in zip(app_ids, folders, documents, strict=True)
-        if content is not None and (document := _document(content)) is not None
-    ]
-    paths = [
-        posixpath.join(folder, name)
-        for _, folder, document in known
-        for name in ("native", "cancelled", *(FOLLOW_UP_FILES if document.get("follows") else ()))
-    ]
-    notes = iter(storage.read(paths))
-    states = storage.texts([posixpath.join(folder, "state") for _, folder, _ in known])
-    by_folder: dict[str, dict[str, str]] = {}
-    for path, text in states.items():
-        by_folder.setdefault(posixpath.dirname(path), {})[posixpath.basename(path)] = text
-    found = {}
-    for app_id, folder, document in known:
-        native, cancelled = next(notes), next(notes)
-        job = SharedJob(app_id, document, (native or b"").decode("utf-8", "replace").split())
-        if cancelled is not None:
-            job.cancelled_by = cancelled.decode("utf-8", "replace").strip() or "somebody"
-        if document.get("follows"):
-            _add_follow_up(job, *(next(notes) for _ in FOLLOW_UP_FILES))
-        _add_records(job, by_folder.get(posixpath.join(folder, "state"), {}))
-        found[app_id] = job
-    return found
+def read_jobs(
+    storage: Storage, shared: str, app_ids: Sequence[str], *, with_reports: bool = False
+) -> dict[str, SharedJob]:
+    """Read the folders of these jobs, as far as they exist, by one call; another one reads the reports."""
+    names = ("job.json", "native", "cancelled", *FOLLOW_UP_FILES, "state")
+    paths = [f"{job_folder(shared, app_id)}/{name}" for app_id in app_ids for name in names]
+    files: dict[str, dict[str, str]] = {}
+    for path, content in storage.contents(paths).items():
+        folder, _, name = path.rpartition("/")
+        files.setdefault(folder, {})[name] = content.decode("utf-8", "replace")
+    jobs = {}
+    for app_id in app_ids:
+        folder = job_folder(shared, app_id)
+        texts = files.get(folder, {})
+        document = _document(texts.get("job.json", ""))
+        if document is None:
+            continue
+        job = jobs[app_id] = SharedJob(app_id, document, texts.get("native", "").split())
+        if "cancelled" in texts:
+            job.cancelled_by = texts["cancelled"].strip() or "somebody"
+        job.follow_ups = texts.get(FOLLOW_UP_IDS, "").split()
+        job.retries = [json.loads(line) for line in texts.get("retries", "").splitlines()]
+        job.is_settled = "settled" in texts
+        _add_records(job, files.get(f"{folder}/state", {}))
+    if with_reports:
+        _read_reports(storage, shared, jobs.values())
+    return jobs
 
 
-def read_reports(storage: Storage, shared: str, jobs: Sequence[SharedJob]) -> None:
+def _read_reports(storage: Storage, shared: str, jobs: Iterable[SharedJob]) -> None:
     """Add to jobs what their replicas that failed reported, a few of each job; one call for all."""
-    wanted: list[tuple[SharedJob, tuple[str, int]]] = []
-    paths = []
+    paths: dict[str, tuple[SharedJob, tuple[str, int]]] = {}
     for job in jobs:
         folder = job_folder(shared, job.app_id)
         failed = [(key, record) for key, record in job.replicas.items() if record.code]
         failed.sort(key=lambda item: item[1].ended_at or 0.0)
         for key, record in failed[:MOST_REPORTS]:
-            wanted.append((job, key))
-            paths.append(f"{log_folder(folder, *key)}/{record.attempt}.error.json")
-            paths.append(f"{base_folder(folder, *key)}/output/failure")
-    if not wanted:
-        return
-    contents = iter(storage.read(paths))
-    for job, key in wanted:
-        error, report = (
-            (content or b"")[:LONGEST_REPORT].decode("utf-8", "replace").strip()
-            for content in (next(contents), next(contents))
-        )
-        if report and not error:
-            error = json.dumps({"message": {"message": report}})
-        if error:
-            job.reports[key] = error
-
-
-def _add_follow_up(job: SharedJob, ids: bytes | None, retries: bytes | None, settled: bytes | None) -> None:
-    """Read what the small job that follows on the job's end has left."""
-    job.follow_ups = (ids or b"").decode("utf-8", "replace").split()
-    job.is_settled = settled is not None
-    for line in (retries or b"").decode("utf-8", "replace").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and isinstance(entry.get("text"), str):
-            job.retries.append(entry)
+            paths[f"{base_folder(folder, *key)}/output/failure"] = job, key
+            paths[f"{log_folder(folder, *key)}/{record.attempt}.error.json"] = job, key
+    contents = storage.contents(paths)
+    for path, (job, key) in paths.items():  # of both reports, torchelastic's counts
+        report = contents.get(path, b"")[:LONGEST_REPORT].decode("utf-8", "replace").strip()
+        if report:
+            is_plain = path.endswith("/failure")
+            job.reports[key] = json.dumps({"message": {"message": report}}) if is_plain else report
 
 
 def _add_records(job: SharedJob, texts: Mapping[str, str]) -> None:
     """Read the records of a job; of submissions only the last attempt counts."""
-    found: dict[tuple[str, int], dict[int, AttemptRecord]] = {}
+    records: dict[str, dict[int, AttemptRecord]] = {}
     for name, text in texts.items():
         stem, _, kind = name.rpartition(".")
-        if kind == "cancelled":
-            role, _, index = stem.rpartition("-")
-            if index.isdecimal():
-                job.cancelled[role, int(index)] = text.strip() or "somebody"
-            continue
         what, _, number = stem.rpartition(".")
-        if kind not in ("start", "exit", "hung") or not number.isdecimal():
-            continue
-        attempt = int(number)
-        job.attempts = max(job.attempts, attempt + 1)
-        values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-        if what == "job":
-            if job.submission is None or job.submission.attempt < attempt:
-                job.submission = AttemptRecord(attempt)
-            if job.submission.attempt == attempt:
-                _fill(job.submission, kind, values)
-            continue
+        if kind in ("start", "exit", "hung") and number.isdecimal():
+            attempts = records.setdefault(what, {})
+            _fill(attempts.setdefault(int(number), AttemptRecord(int(number))), kind, text)
+        role, _, index = stem.rpartition("-")
+        if kind == "cancelled" and index.isdecimal():
+            job.cancelled[role, int(index)] = text.strip() or "somebody"
+    for what, attempts in records.items():
+        *earlier, last = (attempts[number] for number in sorted(attempts))
+        job.attempts = max(job.attempts, last.attempt + 1)
         role, _, index = what.rpartition("-")
-        if index.isdecimal():
-            records = found.setdefault((role, int(index)), {})
-            _fill(records.setdefault(attempt, AttemptRecord(attempt)), kind, values)
-    for key, records in found.items():
-        *job.earlier[key], job.replicas[key] = (records[number] for number in sorted(records))
+        if what == "job":
+            job.submission = last
+        elif index.isdecimal():
+            job.earlier[role, int(index)], job.replicas[role, int(index)] = earlier, last
 
 
-def _fill(record: AttemptRecord, kind: str, values: Mapping[str, str]) -> None:
+def _fill(record: AttemptRecord, kind: str, text: str) -> None:
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    record.host = values.get("host", record.host)
     if kind == "hung":
         record.hung = values.get("note", "")
-        return
-    record.host = values.get("host", record.host)
-    time = _number(values.get("time"))
-    if kind == "start":
-        record.started_at = time
+    elif kind == "start":
+        record.started_at = _number(values.get("time"))
         record.link = int(_number(values.get("link")) or 0)
         record.native_id = values.get("native", "")
     else:
-        record.ended_at = time
+        record.ended_at = _number(values.get("time"))
         code = _number(values.get("code"))
         record.code = None if code is None else int(code)
         record.why = values.get("why", "ended")
@@ -270,16 +252,10 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _document(content: bytes) -> dict[str, Any] | None:
+def _document(text: str) -> dict[str, Any] | None:
     """Return ``job.json``; None if it is damaged, so that the folder counts as no job's."""
     try:
-        found = json.loads(content)
-        roles = [(str(role), count) for role, count in found["layout"]]
-    except (ValueError, TypeError, LookupError, RecursionError):
+        document: dict[str, Any] = json.loads(text)
+        return document if [(str(role), int(count)) for role, count in document["layout"]] else None
+    except (ValueError, TypeError, LookupError):
         return None
-    is_number = isinstance(found.get("created_at", 0), (int, float))
-    counts = [count for _, count in roles]
-    fits = all(isinstance(count, int) and 0 <= count <= MOST_REPLICAS for count in counts)
-    is_chain = isinstance(found.get("chain", 1), int)
-    texts = all(isinstance(found.get(name) or "", str) for name in ("name", "workdir", "results"))
-    return found if is_number and fits and is_chain and texts else None

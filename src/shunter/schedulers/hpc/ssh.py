@@ -21,7 +21,7 @@ from typing import IO
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError, UnreachableError
 from shunter.paths import make_private_dir, state_dir
-from shunter.schedulers.hpc.commands import Answer, Commands, LocalCommands
+from shunter.schedulers.hpc.commands import Answer, Commands
 
 #: The exit code of ssh if ssh itself failed.
 SSH_FAILED = 255
@@ -100,14 +100,14 @@ class SshCommands(Commands):
         """Open the master connection; only here may ssh ask for anything, and only on a terminal."""
         batch = [] if _has_terminal() else ["-oBatchMode=yes"]
         _await_end_of_master(self._socket())
-        # ssh asks on /dev/tty, since its stdin is not a terminal
+        # ssh asks on /dev/tty, since its stdin is not a terminal; the master would hold a pipe open
         with tempfile.TemporaryFile() as errors:
             command = ["ssh", *self._options(), *batch, "-oControlMaster=yes", "-N", "-f", "--", self.host]
             try:
-                code = subprocess.run(
+                done = subprocess.run(
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
                     timeout=LOGIN_SECONDS, check=False,
-                ).returncode  # fmt: skip
+                )  # fmt: skip
             except FileNotFoundError:
                 raise ConfigError(
                     "there is no program 'ssh' here", hint="Install OpenSSH's client."
@@ -115,9 +115,8 @@ class SshCommands(Commands):
             except subprocess.TimeoutExpired:
                 raise self._unreachable(f"no answer within {LOGIN_SECONDS} s") from None
             errors.seek(0)
-            words = errors.read().decode("utf-8", "replace")
-        if code != 0:
-            raise self._unreachable(words)
+            if done.returncode != 0:
+                raise self._unreachable(errors.read().decode("utf-8", "replace"))
 
     def _options(self) -> list[str]:
         return [
@@ -148,7 +147,7 @@ def commands_on(host: str) -> Commands:
     """Return the `Commands` of a host, shared by all callers in this process; "" is this machine."""
     with _lock:
         if host not in _known:
-            _known[host] = SshCommands(host) if host else LocalCommands()
+            _known[host] = SshCommands(host) if host else Commands()
         return _known[host]
 
 

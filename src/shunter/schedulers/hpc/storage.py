@@ -14,33 +14,29 @@ import stat
 import tarfile
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO
 
 from shunter.errors import StateStoreError, UnreachableError
 from shunter.schedulers.hpc.commands import COMMAND_SECONDS, Commands
 
-T = TypeVar("T")
-
 STORAGE_HINT = "Free space or fix the permissions, or choose another folder: -cfg shared_dir=DIR."
 #: Copying code may take long.
 COPY_SECONDS = 3600.0
-#: Arguments of one remote command: far below the 128 KiB that one argument may have.
-_MOST_ARGUMENTS = 64 << 10
 
 #: Copies files to standard output. What is missing is left out; on stderr is what cannot be read.
 _READ = "LC_ALL=C tar -c -P -f - --null -T -; [ $? -le 2 ]"
 _UNREADABLE = re.compile(r"^tar: (.*): Cannot \w+: (?!No such file|Not a directory)(.*)$", re.M)
-#: Prints parts of files, each after a line with its size, also of those that grow meanwhile.
+#: Prints parts of files (OFFSET:COUNT:PATH), each after a line with its size. The files may grow meanwhile.
 _READ_RANGES = """\
-while [ $# -ge 3 ]; do
-    size=0
-    [ ! -f "$1" ] || size=$(($(wc -c <"$1") - $2))
+for part; do
+    offset=${part%%:*} part=${part#*:}
+    most=${part%%:*} path=${part#*:} size=0
+    [ ! -f "$path" ] || size=$(($(wc -c <"$path") - offset))
     [ "$size" -gt 0 ] || size=0
-    [ "$size" -le "$3" ] || size=$3
+    [ "$size" -le "$most" ] || size=$most
     echo "$size"
-    [ "$size" = 0 ] || tail -c +$(($2 + 1)) <"$1" | head -c "$size"
-    shift 3
+    [ "$size" = 0 ] || tail -c +$((offset + 1)) <"$path" | head -c "$size"
 done
 """
 #: Prints "SIZE PATH" for the files in folders. To open a file asks an NFS server for its present size.
@@ -64,15 +60,13 @@ rm -rf -- "$new"
 """
 _WRITE = 'umask 077; n=$(mktemp "$(dirname -- "$1")/.new-XXXXXX") && cat >"$n" && mv -f -- "$n" "$1"'
 _REMOVE = 'chmod -R u+rwX -- "$@" 2>/dev/null; rm -rf -- "$@"'
-_DISK_USAGE = """\
-for f; do
-    if [ -e "$f" ]; then echo "$(du -sk -- "$f" | cut -f1) $(stat -c %Y -- "$f")"; else echo '0 0'; fi
-done
-"""
-_HAVE_RESULTS = """\
+#: Prints size in KiB, time of the last change, and how many files with results there are (one is enough).
+_USAGE = """\
 for folder; do
-    find "$folder" -type f \\( -path '*/model/*' -o -path '*/output/data/*' -o -path '*/checkpoints/*' \\) \\
-        2>/dev/null | head -n 1 | wc -l
+    if [ ! -e "$folder" ]; then echo '0 0 0'; continue; fi
+    results=$(find "$folder/ml" -type f \\( -path '*/model/*' -o -path '*/output/data/*' -o \\
+        -path '*/checkpoints/*' \\) 2>/dev/null | head -n 1 | wc -l)
+    echo "$(du -sk -- "$folder" | cut -f1) $(stat -c %Y -- "$folder") $results"
 done
 """
 
@@ -88,64 +82,88 @@ class Storage:
         self._commands = commands
         self._home = ""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is reached through another machine."""
+        return bool(self._commands.host)
+
     def home(self) -> str:
         """Return the user's home directory there."""
-        if not self._commands.host:
+        if not self.is_remote:
             return os.path.expanduser("~")
         if not self._home:
             self._home = os.fsdecode(self._shell('printf %s "$HOME"'))
         return self._home
 
+    def contents(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Return the content of files, and of all files below folders, by path; missing ones are left out.
+
+        Raises:
+            StateStoreError: something is there and cannot be read.
+        """
+        names = _with_zeros(paths)
+        if not names:
+            return {}
+        answer = self._commands.shell(_READ, stdin=names)
+        unreadable = _UNREADABLE.search(answer.err)
+        if answer.code != 0 or unreadable is not None:
+            raise self._failure(f"{unreadable[1]}: {unreadable[2]}" if unreadable else answer.words)
+        contents = {}
+        try:
+            with tarfile.open(fileobj=io.BytesIO(answer.out), mode="r:") as archive:
+                for member in archive:
+                    if member.isfile() and (file := archive.extractfile(member)) is not None:
+                        contents[member.name] = file.read()
+        except tarfile.TarError as error:
+            raise UnreachableError(f"an answer over ssh was cut off: {error}", hint="Try again.") from error
+        return contents
+
     def read(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the content of files; None for each that does not exist."""
-        contents = self._contents(paths)
+        contents = self.contents(paths)
         return [contents.get(path) for path in paths]
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Return parts of files (path, offset, count); what does not exist is empty."""
+        data = self._for_each(_READ_RANGES, [f"{offset}:{count}:{path}" for path, offset, count in ranges])
         parts: list[bytes] = []
-        flat = [(path, str(offset), str(count)) for path, offset, count in ranges]
-        for chunk in _chunks(flat):
-            data = self._shell(_READ_RANGES, [word for item in chunk for word in item])
-            parts += _framed(data, len(chunk))
+        position = 0
+        for _ in ranges:
+            end = data.find(b"\n", position)
+            size = int(data[position:end]) if end >= 0 else 0
+            position = end + 1
+            if end < 0 or position + size > len(data):
+                raise UnreachableError("an answer over ssh was cut off", hint="Try again.")
+            parts.append(data[position : position + size])
+            position += size
         return parts
 
     def sizes(self, folders: Sequence[str]) -> dict[str, int]:
         """Return the sizes of all files directly in these folders, by path; missing folders are empty."""
         sizes = {}
-        for chunk in _chunks(folders):
-            for item in self._shell(_SIZES, chunk).split(b"\0"):
-                size, _, path = item.partition(b" ")
-                if path:
-                    sizes[os.fsdecode(path)] = int(size)
+        for item in self._for_each(_SIZES, folders).split(b"\0"):
+            size, _, path = item.partition(b" ")
+            if path:
+                sizes[os.fsdecode(path)] = int(size)
         return sizes
-
-    def texts(self, folders: Sequence[str]) -> dict[str, str]:
-        """Return the content of all small files directly in these folders, by path."""
-        wanted = set(folders)
-        return {
-            path: content.decode("utf-8", "replace")
-            for path, content in self._contents(folders).items()
-            if posixpath.dirname(path) in wanted and not posixpath.basename(path).startswith(".")
-        }
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted, without hidden ones; [] if it does not exist."""
-        return sorted(os.fsdecode(name) for name in self._shell(_NAMES, [folder]).split(b"\0") if name)
+        return sorted(os.fsdecode(name) for name in self._shell(_NAMES, folder).split(b"\0") if name)
 
     def exists(self, path: str) -> bool:
         """Tell whether a path exists."""
-        return self._shell('[ ! -e "$1" ] || echo yes', [path]) != b""
+        return self._shell('[ ! -e "$1" ] || echo yes', path) != b""
 
     def owners(self, paths: Sequence[str]) -> tuple[int, list[tuple[int, int] | None]]:
         """Return our user id, and owner and mode of each path; None for each that does not exist."""
-        ours, *lines = self._shell(_OWNERS, paths).decode().splitlines()
+        ours, *lines = self._shell(_OWNERS, *paths).decode().splitlines()
         words = [line.split() for line in lines]
         return int(ours), [(int(each[0]), int(each[1], 8)) if len(each) == 2 else None for each in words]
 
     def make_folder(self, folder: str) -> None:
         """Make a folder with all missing parents, each accessible to its user only."""
-        self._shell('umask 077; mkdir -p -- "$1"', [folder])
+        self._shell('umask 077; mkdir -p -- "$1"', folder)
 
     def put_folder(
         self, folder: str, files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
@@ -165,11 +183,11 @@ class Storage:
 
     def put_archive(self, folder: str, archive: IO[bytes]) -> bool:
         """Unpack a tar archive as a folder, like `put_folder`."""
-        return self._shell(_PUT, [folder], stdin=archive, timeout=COPY_SECONDS).strip() == b"made"
+        return self._shell(_PUT, folder, stdin=archive, timeout=COPY_SECONDS).strip() == b"made"
 
     def write(self, path: str, content: bytes) -> None:
         """Replace a file, whole or not at all, by one that only its owner can read."""
-        self._shell(_WRITE, [path], stdin=content)
+        self._shell(_WRITE, path, stdin=content)
 
     def remove(self, paths: Sequence[str]) -> None:
         """Remove files and folders, as far as they exist.
@@ -177,49 +195,29 @@ class Storage:
         Raises:
             StateStoreError: something cannot be removed.
         """
-        for chunk in _chunks(paths):
-            self._shell(_REMOVE, chunk, timeout=COPY_SECONDS)
+        self._for_each(_REMOVE, paths, timeout=COPY_SECONDS)
 
-    def disk_usage(self, paths: Sequence[str]) -> list[tuple[int, float]]:
-        """Return size in bytes and time of the last change of each path; (0, 0) if it does not exist."""
-        usage = []
-        for chunk in _chunks(paths):
-            for line in self._shell(_DISK_USAGE, chunk, timeout=COPY_SECONDS).decode().splitlines():
-                size, time = line.split()
-                usage.append((int(size) << 10, float(time)))
-        return usage
+    def usage(self, folders: Sequence[str]) -> list[tuple[int, float, bool]]:
+        """Return of each folder its size in bytes, the time of its last change, and whether it has results.
 
-    def have_results(self, folders: Sequence[str]) -> list[bool]:
-        """Tell of folders of base directories whether scripts left results in them."""
-        answers: list[bool] = []
-        for chunk in _chunks(folders):
-            answers += [int(line) > 0 for line in self._shell(_HAVE_RESULTS, chunk).split()]
-        return answers
+        Results are what scripts left in base directories below ``ml``. What does not exist has (0, 0, False).
+        """
+        lines = self._for_each(_USAGE, folders, timeout=COPY_SECONDS).decode().splitlines()
+        words = [line.split() for line in lines]
+        return [(int(size) << 10, float(time), results != "0") for size, time, results in words]
 
-    def _contents(self, paths: Sequence[str]) -> dict[str, bytes]:
-        """Return the content of files, and of all files below folders, by path; one call for all."""
-        if not paths:
-            return {}
-        names = b"".join(os.fsencode(path) + b"\0" for path in paths)
-        answer = self._commands.shell(_READ, stdin=names)
-        unreadable = _UNREADABLE.search(answer.err)
-        if answer.code != 0 or unreadable is not None:
-            raise self._failure(f"{unreadable[1]}: {unreadable[2]}" if unreadable else answer.words)
-        contents = {}
-        try:
-            with tarfile.open(fileobj=io.BytesIO(answer.out), mode="r:") as archive:
-                for member in archive:
-                    if member.isfile() and (file := archive.extractfile(member)) is not None:
-                        contents[member.name] = file.read()
-        except tarfile.TarError as error:
-            raise UnreachableError(f"an answer over ssh was cut off: {error}", hint="Try again.") from error
-        return contents
+    def _for_each(self, script: str, paths: Sequence[str], *, timeout: float = COMMAND_SECONDS) -> bytes:
+        """Run a script with many arguments: `xargs` calls it as often as it takes."""
+        command = ["xargs", "-0", "-r", "sh", "-c", script, "sh"]
+        answer = self._commands.run(command, stdin=_with_zeros(paths), timeout=timeout)
+        if answer.code != 0:
+            raise self._failure(answer.words)
+        return answer.out
 
     def _shell(
         self,
         script: str,
-        arguments: Sequence[str] = (),
-        *,
+        *arguments: str,
         stdin: bytes | IO[bytes] = b"",
         timeout: float = COMMAND_SECONDS,
     ) -> bytes:
@@ -234,12 +232,13 @@ class Storage:
         )
 
 
-def check_owners(storage: Storage, folders: Sequence[str]) -> None:
-    """Check that nobody else can change what our jobs run from these folders; missing ones are skipped.
+def check_shared_folder(storage: Storage, shared: str) -> None:
+    """Check that nobody else can change what our jobs run from the shared folder, as far as it is there.
 
     Raises:
-        StateStoreError: one belongs to another user.
+        StateStoreError: it belongs to another user.
     """
+    folders = [shared, *(posixpath.join(shared, part) for part in ("jobs", "code", "toolkit"))]
     ours, owners = storage.owners(folders)
     for path, seen in zip(folders, owners, strict=True):
         if seen is None:
@@ -273,31 +272,5 @@ def archive_of(files: Mapping[str, tuple[bytes, int]], empty: Iterable[str] = ()
     return raw
 
 
-def _chunks(items: Sequence[T]) -> Iterator[list[T]]:
-    """Cut arguments into lists that fit into one command."""
-    chunk: list[T] = []
-    length = 0
-    for item in items:
-        size = 8 + len(item if isinstance(item, str) else str(item))
-        if chunk and length + size > _MOST_ARGUMENTS:
-            yield chunk
-            chunk, length = [], 0
-        chunk.append(item)
-        length += size
-    if chunk:
-        yield chunk
-
-
-def _framed(data: bytes, count: int) -> list[bytes]:
-    """Read parts that are preceded by a line with their length."""
-    parts: list[bytes] = []
-    position = 0
-    for _ in range(count):
-        end = data.find(b"\n", position)
-        size = int(data[position:end]) if end >= 0 else 0
-        position = end + 1
-        if end < 0 or position + size > len(data):
-            raise UnreachableError("an answer over ssh was cut off", hint="Try again.")
-        parts.append(data[position : position + size])
-        position += size
-    return parts
+def _with_zeros(paths: Iterable[str]) -> bytes:
+    return b"".join(os.fsencode(path) + b"\0" for path in paths)

@@ -8,44 +8,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ShunterError
 from shunter.schedulers.api import Check
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.request import HpcRequest, cpus_of
 from shunter.schedulers.lsf_scheduler.options import LsfOpts
-from shunter.specs.app import Role
+from shunter.specs.dryrun_info import AppDryRunInfo
 
-#: The first version with `bjobs -json`: Fix Pack 2, by its release notes.
-OLDEST = (10, 1, 0, 2)
+if TYPE_CHECKING:
+    from shunter.schedulers.lsf_scheduler.scheduler import LsfScheduler
 
 
-def checks(commands: Commands, cfg: Mapping[str, Any]) -> list[Check]:
+def examine(scheduler: LsfScheduler, cfg: Mapping[str, Any]) -> Iterator[Check]:
     """Check whether jobs with these options could run. Changes nothing."""
-    try:
-        said = commands.check(["lsid"], "ask LSF for its name")
-        queues = commands.check(["bqueues", "-w"], "ask for queues")
-    except ShunterError as error:
-        return [Check("LSF", False, error.message, error.hint or "Source the site's profile.lsf first.")]
-    return [*_version(said), *_queues(queues, str(cfg.get("queue") or cfg.get("lsf_queue") or ""))]
-
-
-def _version(said: str) -> Iterator[Check]:
+    commands = scheduler.commands(str(cfg.get("host") or ""))
+    said = commands.check(["lsid"], "ask LSF for its name")
     cluster = re.search(r"My cluster name is (\S+)", said)
-    name = cluster[1] if cluster else "LSF"
     version = re.search(r"LSF\D*?(\d+(?:\.\d+)+)", said)
-    if version is None:
-        yield Check("LSF", None, f"{name} answers, but does not say which version it is")
-        return
-    found = tuple(int(part) for part in version[1].split("."))
-    text = f"{name} answers, version {version[1]}"
-    if found[:2] < OLDEST[:2]:
-        yield Check("LSF", False, text, "`bjobs -json` came with Fix Pack 2 of 10.1.")
-    elif found < OLDEST:
-        yield Check("LSF", None, text, "`bjobs -json` came with Fix Pack 2; try it: bjobs -json -o jobid.")
-    else:
-        yield Check("LSF", True, text)
+    text = f"{cluster[1] if cluster else 'LSF'} answers, version {version[1] if version else 'unknown'}"
+    scheduler.query_all(commands, None)  # an old version cannot
+    yield Check("LSF", True, text)
+    queues = commands.check(["bqueues", "-w"], "ask for queues")
+    yield from _queues(queues, str(cfg.get("queue") or cfg.get("lsf_queue") or ""))
 
 
 def _queues(text: str, wanted: str) -> Iterator[Check]:
@@ -72,21 +58,13 @@ _MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
 @dataclass
 class LsfHost:
-    """What a host has in all; None where LSF does not say, as of a host that is down."""
+    """What a host has in all; None where LSF does not say, as of a host that is down. Memory is in MiB."""
 
     name: str
     slots: float
-    maxmem: str
     gpus: float | None
-
-    @property
-    def memory(self) -> float | None:
-        """Its memory in MiB: the largest amount that rounds to what LSF prints."""
-        match = re.fullmatch(r"(\d+)(?:\.(\d+))?([KMGT])", self.maxmem)
-        if match is None:
-            return None
-        digits = match[2] or ""
-        return (float(f"{match[1]}.{digits or 0}") + 0.5 * 10.0 ** -len(digits)) * _MIB[match[3]]
+    maxmem: str
+    memory: float | None
 
 
 @dataclass
@@ -103,34 +81,39 @@ class HostNeeds:
         return ", ".join(_words(amount, unit) for amount, unit in amounts if amount > 0)
 
 
-def examine_job(commands: Commands, request: HpcRequest, roles: list[Role], opts: LsfOpts) -> Check:
-    """Check whether hosts of a job's queues could hold its replicas, if they were empty."""
+def examine_job(scheduler: LsfScheduler, job: AppDryRunInfo[HpcRequest]) -> list[Check]:
+    """Check whether hosts of a job's queues could hold its replicas, if empty: LSF has no dry run."""
+    roles = job.app.roles if job.app is not None else []
     needs = HostNeeds(
-        sum(role.num_replicas for role in roles) if "span[ptile=" in request.script else 1,
+        sum(role.num_replicas for role in roles) if "span[ptile=" in job.request.script else 1,
         max(cpus_of(role) for role in roles),
         max(role.resource.gpu for role in roles),
         max(role.resource.memMB for role in roles),
     )
+    opts = LsfOpts(**job.cfg)
+    commands = scheduler.commands(job.request.host)
     try:
         names, may_grow = _queue_hosts(commands, (opts.queue or "").split())
         hosts = _hosts(commands, names, with_gpus=needs.gpus > 0)
     except ShunterError as error:
-        return Check("the job", None, f"it was not compared with the hosts: {error.message}", error.hint)
+        return [Check("the job", None, f"it was not compared with the hosts: {error.message}", error.hint)]
     if not hosts:
-        return Check("the job", None, "LSF names no hosts to compare it with", _HINT)
+        return [Check("the job", None, "LSF names no hosts to compare it with", _HINT)]
     verdicts = [_could_hold(host, needs) for host in hosts]
     sure, possible = verdicts.count(True), len(hosts) - verdicts.count(False)
-    text = _shortage(hosts, needs, sure)
-    if possible < needs.hosts and may_grow:
-        return Check("the job", None, text, "LSF's resource connector may add hosts that do.")
-    if possible < needs.hosts:
-        return Check("the job", False, text, _HINT)
-    if sure < needs.hosts:
-        return Check("the job", None, f"LSF does not say what all hosts have: {text}", _HINT)
     given = {"resources": opts.resources, "gpu_mode": opts.gpu_mode}
     left_out = " and ".join(name for name, value in given.items() if value)
-    text = "hosts of its queue could hold it, if empty"
-    return Check("the job", True, text + (f"; {left_out} not compared" if left_out else ""))
+    ok: bool | None = True
+    text = "hosts of its queue could hold it, if empty" + (f"; {left_out} not compared" if left_out else "")
+    hint = ""
+    if possible < needs.hosts:
+        ok, text, hint = False, _shortage(hosts, needs, sure), _HINT
+        if may_grow:
+            ok, hint = None, "LSF's resource connector may add hosts that do."
+    elif sure < needs.hosts:
+        text = f"LSF does not say what all hosts have: {_shortage(hosts, needs, sure)}"
+        ok, hint = None, _HINT
+    return [Check("the job", ok, text, hint)]
 
 
 def _could_hold(host: LsfHost, needs: HostNeeds) -> bool | None:
@@ -173,14 +156,28 @@ def _hosts(commands: Commands, names: list[str], *, with_gpus: bool) -> list[Lsf
     if answer.code != 0:  # a word that is not a host, such as "others"
         text = commands.check(["bhosts", "-w", "-X"], "ask for hosts")
     facts = _table(commands.check(["lshosts", "-w"], "ask what hosts have"))
-    gpus = _table(commands.run(["lsload", "-w", "-gpu"]).text) if with_gpus else {}
+    loads = _table(commands.run(["lsload", "-w", "-gpu"]).text) if with_gpus else {}
     found = []
     for name, row in _table(text).items():
-        fact = facts.get(name, {})
+        maxmem = facts.get(name, {}).get("maxmem", "-")
         most = row.get("MAX", "-")
         slots = float(most) if most.isdecimal() else NO_LIMIT
-        found.append(LsfHost(name, slots, fact.get("maxmem", "-"), _gpus(gpus, name)))
+        load = loads.get(name, {}) if loads else {"status": "unavail"}
+        count = load.get("ngpus_physical") or load.get("ngpus") or "-"
+        is_silent = load.get("status", "").lstrip("-").startswith("unavail")
+        # a host that is up and has no number there has none
+        gpus = None if is_silent else float(count) if re.fullmatch(r"\d+(\.\d+)?", count) else 0.0
+        found.append(LsfHost(name, slots, gpus, maxmem, _memory(maxmem)))
     return found
+
+
+def _memory(text: str) -> float | None:
+    """Return an amount such as ``503.5G`` in MiB: the largest one that rounds to it."""
+    match = re.fullmatch(r"(\d+)(?:\.(\d+))?([KMGT])", text)
+    if match is None:
+        return None
+    half = 0.5 * 10.0 ** -len(match[2] or "")
+    return (float(f"{match[1]}.{match[2] or 0}") + half) * _MIB[match[3]]
 
 
 def _table(text: str) -> dict[str, dict[str, str]]:
@@ -188,14 +185,3 @@ def _table(text: str) -> dict[str, dict[str, str]]:
     rows = (line.split() for line in text.splitlines() if line.strip())
     head = next((row for row in rows if row[0] == "HOST_NAME"), [])
     return {row[0]: dict(zip(head, row, strict=False)) for row in rows}
-
-
-def _gpus(table: dict[str, dict[str, str]], name: str) -> float | None:
-    """Return how many GPUs a host has; a host that is up and has no number there has none."""
-    if not table:
-        return None
-    row = table.get(name, {})
-    count = row.get("ngpus_physical") or row.get("ngpus") or "-"
-    if row.get("status", "").lstrip("-").startswith("unavail"):
-        return None
-    return float(count) if re.fullmatch(r"\d+(\.\d+)?", count) else 0.0

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from shunter.schedulers.hpc.queries import PRECEDENCE, NativeJob, NativeReplica
+from shunter.schedulers.hpc.queries import NativeJob, combined
 from shunter.schedulers.lsf_scheduler.reasons import exit_code, judge
 from shunter.specs.status import is_terminal
 
@@ -23,12 +23,11 @@ FIELDS = (
     "finish_time"
 )
 
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_STAMP = re.compile(r"(?:\w{3} )?(\w{3}) +(\d+) (\d+):(\d+)(?::(\d+))?(?: (\d{4}))?")
+_STAMP = re.compile(r"(?:\w{3} )?(\w{3} +\d+) (\d+:\d+(?::\d+)?)(?: (\d{4}))?")
 
 
-def parse_jobs(text: str) -> dict[str, list[dict[str, str]]]:
-    """Read `bjobs -json`: the records of each job, by its id; an array has one for each element.
+def jobs_from_json(text: str, now: float) -> dict[str, NativeJob]:
+    """Read `bjobs -json`: jobs by id; an array has a record for each element.
 
     Lines before the document ("Cannot connect to LSF. Please wait ...") are skipped, and so are jobs that LSF
     does not find.
@@ -40,7 +39,7 @@ def parse_jobs(text: str) -> dict[str, list[dict[str, str]]]:
     if start < 0:
         raise ValueError(text.strip()[:200] or "nothing")
     document, _ = json.JSONDecoder(strict=False).raw_decode(text[start:])
-    found: dict[str, list[dict[str, str]]] = {}
+    parts = []
     for record in document.get("RECORDS", ()) if isinstance(document, dict) else ():
         if not isinstance(record, dict) or "ERROR" in record:
             continue
@@ -48,44 +47,25 @@ def parse_jobs(text: str) -> dict[str, list[dict[str, str]]]:
         number, _, index = fields.get("JOBID", "").partition("[")
         if number:
             fields.setdefault("JOBINDEX", index.rstrip("]"))
-            found.setdefault(number, []).append(fields)
-    return found
+            parts.append(_part(number, fields, now))
+    return combined(parts)
 
 
-def native_jobs(records: Mapping[str, list[dict[str, str]]], now: float) -> dict[str, NativeJob]:
-    """Return jobs by their id."""
-    return {number: _native_job(number, found, now) for number, found in records.items()}
-
-
-def _native_job(number: str, records: list[dict[str, str]], now: float) -> NativeJob:
-    seen = [judge(record) for record in records]
-    states = [state for state, _ in seen]
-    leading = min(states, key=PRECEDENCE.index)
-    which = states.index(leading)
-    main = records[which]
-    stats = list(dict.fromkeys(record.get("STAT", "") for record in records))
-    starts = [at for record in records if (at := moment(record.get("START_TIME", ""), now)) is not None]
-    ends = [at for record in records if (at := moment(record.get("FINISH_TIME", ""), now)) is not None]
-    hosts = [host for record in records for host in host_names(record.get("EXEC_HOST", ""))]
-    replicas = {}
-    for record, (state, reason) in zip(records, seen, strict=True):
-        index = record.get("JOBINDEX", "")
-        if index.isdecimal() and int(index) > 0:
-            host = next(iter(host_names(record.get("EXEC_HOST", ""))), "")
-            code = exit_code(record) if is_terminal(state) else None
-            replicas[int(index) - 1] = NativeReplica(state, code, host, reason)
+def _part(native_id: str, record: Mapping[str, str], now: float) -> NativeJob:
+    state, reason = judge(record)
+    index = record.get("JOBINDEX", "")
     return NativeJob(
-        native_id=number,
-        app_id=main.get("JOB_NAME", "").partition("[")[0],
-        state=leading,
-        native_state=",".join(stats),
-        reason=seen[which][1],
-        exit_code=exit_code(main) if is_terminal(leading) else None,
-        hosts=list(dict.fromkeys(hosts)),
-        submitted_at=moment(main.get("SUBMIT_TIME", ""), now),
-        started_at=min(starts, default=None),
-        ended_at=max(ends, default=None) if is_terminal(leading) else None,
-        replicas=replicas,
+        native_id,
+        app_id=record.get("JOB_NAME", "").partition("[")[0],
+        state=state,
+        native_state=record.get("STAT", ""),
+        reason=reason,
+        exit_code=exit_code(record) if is_terminal(state) else None,
+        hosts=host_names(record.get("EXEC_HOST", "")),
+        submitted_at=moment(record.get("SUBMIT_TIME", ""), now),
+        started_at=moment(record.get("START_TIME", ""), now),
+        ended_at=moment(record.get("FINISH_TIME", ""), now),
+        number=int(index) - 1 if index.isdecimal() and int(index) > 0 else None,
     )
 
 
@@ -101,20 +81,18 @@ def moment(text: str, now: float) -> float | None:
     Without a year it is the last such time that is not in the future.
     """
     match = _STAMP.match(text.strip())
-    if match is None or match[1] not in _MONTHS:
+    if match is None:
         return None
-    month, day, hour, minute, second = (
-        _MONTHS.index(match[1]) + 1,
-        *(int(part or 0) for part in match.group(2, 3, 4, 5)),
-    )
-    year = int(match[6]) if match[6] else time.localtime(now).tm_year
-    try:
-        found = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
-        if not match[6] and found > now + 86400:
-            found = time.mktime((year - 1, month, day, hour, minute, second, 0, 0, -1))
-    except (ValueError, OverflowError):
-        return None
-    return found
+    this_year = time.localtime(now).tm_year
+    for year in [match[3]] if match[3] else [this_year, this_year - 1]:
+        for clock in ("%H:%M", "%H:%M:%S"):
+            try:
+                found = time.mktime(time.strptime(f"{match[1]} {match[2]} {year}", f"%b %d {clock} %Y"))
+            except (ValueError, OverflowError):
+                continue
+            if match[3] or found <= now + 86400:
+                return found
+    return None
 
 
 # ---- what bjobs has forgotten
@@ -124,22 +102,23 @@ _JOB = re.compile(r"^Job <(\d+)(?:\[(\d+)\])?>,(?: Job Name <([^>]*)>,)?", re.M)
 _EVENT = re.compile(r"^(\w{3} \w{3} +\d+ \d+:\d+:\d+(?: \d{4})?): (.*)$", re.M)
 
 
-def parse_history(text: str, now: float) -> dict[str, NativeJob]:
+def jobs_from_history(text: str, now: float) -> dict[str, NativeJob]:
     """Read `bhist -n 0 -UF`: jobs that have ended, by id; others are left out."""
-    records: dict[str, list[dict[str, str]]] = {}
     matches = list(_JOB.finditer(text))
     ends = [*(match.start() for match in matches[1:]), len(text)]
-    for match, end in zip(matches, ends, strict=False):
-        block = text[match.start() : end]
-        record = {
-            "JOBID": match[1],
-            "JOBINDEX": match[2] or "0",
-            "JOB_NAME": match[3] or "",
-            **_history(block),
-        }
-        records.setdefault(match[1], []).append(record)
-    found = native_jobs(records, now)
-    return {number: job for number, job in found.items() if is_terminal(job.state)}
+    parts = [
+        _part(
+            match[1],
+            {
+                "JOBINDEX": match[2] or "0",
+                "JOB_NAME": match[3] or "",
+                **_history(text[match.start() : end]),
+            },
+            now,
+        )
+        for match, end in zip(matches, ends, strict=False)
+    ]
+    return {number: job for number, job in combined(parts).items() if is_terminal(job.state)}
 
 
 def _history(block: str) -> dict[str, str]:

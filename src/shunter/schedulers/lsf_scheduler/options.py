@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shunter.errors import ConfigError
-from shunter.schedulers.hpc.options import HpcOpts
+from shunter.schedulers.hpc.options import PER_HOST, PER_JOB, HpcOpts
 from shunter.specs.options import DESTINATION, FILES_OUTSIDE, PROGRAM, option
 
-#: What an amount of memory applies to.
-PER_JOB, PER_CORE, PER_HOST = "job", "core", "host"
+PER_CORE = "core"
 COUNTED = (PER_JOB, PER_CORE, PER_HOST)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import posixpath
 import re
 
 from shunter.errors import ConfigError
-from shunter.schedulers.hpc.directives import Directives
-from shunter.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
+from shunter.schedulers.hpc.directives import directives
+from shunter.schedulers.hpc.follow_up_request import JOB_NAME, MINUTES, QueueWords
+from shunter.schedulers.hpc.options import PER_HOST, PER_JOB
 from shunter.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
-from shunter.schedulers.lsf_scheduler.options import COUNTED, PER_CORE, PER_JOB, LsfOpts
+from shunter.schedulers.lsf_scheduler.options import COUNTED, PER_CORE, LsfOpts
 from shunter.schedulers.lsf_scheduler.reasons import STATES, TERMINATIONS
 from shunter.specs.status import is_terminal
 
@@ -33,28 +33,33 @@ def make_script(plan: JobPlan, opts: LsfOpts) -> tuple[list[str], str]:
     Raises:
         ConfigError: LSF cannot run such a job.
     """
-    roles = plan.app.roles
     if opts.mem_per not in COUNTED:
         raise ConfigError(f"mem_per must be one of {', '.join(COUNTED)}, not {opts.mem_per!r}")
-    directives = Directives("#BSUB", opts.omit)
-    directives.add("-J", _quoted(_name(plan, opts) if plan.is_array else plan.app_id))
-    directives.add("-o", _quoted(plan.log_path("script.out")))
-    directives.add("-r" if plan.retries else "-rn", "")
-    for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-g", opts.group), ("-app", opts.app)):
-        directives.add(flag, None if value is None else _quoted(value))
     minutes = limit_minutes(opts.time)
-    if minutes is not None:
-        directives.add("-W", f"{minutes // 60}:{minutes % 60:02d}")
-        warning = math.ceil(opts.grace_period / 60)
-        if 0 < warning < minutes:
-            directives.add("-wa", "USR2")
-            directives.add("-wt", warning)
-    _add_resources(directives, plan, opts)
-    directives.add("-Q", None if opts.requeue is None else _quoted(opts.requeue))
-    directives.add_native(opts.native)
-    plan.warnings += [*ignored_fields("lsf", roles), *directives.warnings()]
-    script = ["#!/bin/sh", *directives.lines(), "", *_body(plan)]
-    return ["bsub"], "\n".join(script) + "\n"
+    warning = math.ceil(opts.grace_period / 60)
+    is_warned = minutes is not None and 0 < warning < minutes
+    lines, warnings = directives(
+        "#BSUB",
+        [
+            ("-J", _quoted(_name(plan, opts) if plan.is_array else plan.app_id)),
+            ("-o", _quoted(plan.log_path("script.out"))),
+            ("-r" if plan.retries else "-rn", ""),
+            ("-q", _quoted(opts.queue)),
+            ("-P", _quoted(opts.project)),
+            ("-g", _quoted(opts.group)),
+            ("-app", _quoted(opts.app)),
+            ("-W", None if minutes is None else f"{minutes // 60}:{minutes % 60:02d}"),
+            ("-wa", "USR2" if is_warned else None),
+            ("-wt", warning if is_warned else None),
+            *_resources(plan, opts),
+            ("-R", _quoted(opts.resources)),
+            ("-Q", _quoted(opts.requeue)),
+        ],
+        opts.omit,
+        opts.native,
+    )
+    plan.warnings += [*ignored_fields("lsf", plan.app.roles), *warnings]
+    return ["bsub"], "\n".join(["#!/bin/sh", *lines, "", *_body(plan)]) + "\n"
 
 
 #: Prints how a submission ended: LSF's termination reason if it names one, or else its state.
@@ -66,27 +71,26 @@ bjobs -a -json -o 'stat exit_reason' "$1" 2>/dev/null | tr -d '\\n' | tr '}' '\\
 
 def queue_words(plan: JobPlan, opts: LsfOpts, command: list[str]) -> QueueWords:
     """Return LSF's words for a job's follow-up."""
-    directives = Directives("#BSUB", opts.omit)
-    directives.add("-J", JOB_NAME)
-    directives.add("-o", _quoted(posixpath.join(plan.folder, "logs", "follow-up.out")))
-    directives.add("-r", "")
-    directives.add("-n", 1)
-    directives.add("-W", f"0:{MINUTES:02d}")
-    for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-app", opts.app)):
-        directives.add(flag, None if value is None else _quoted(value))
-    directives.add_native(opts.follow_up_args)
-    memory = max(role.resource.memMB for role in plan.app.roles)
-    reserved = 1.0
-    if opts.mem_per == PER_JOB:
-        reserved = sum(count for _, count in plan.allocated)
-    elif opts.mem_per == PER_CORE:
-        reserved = 1 / min(cpus_of(role) for role, _ in plan.allocated)
+    lines, _ = directives(
+        "#BSUB",
+        [
+            ("-J", JOB_NAME),
+            ("-o", _quoted(plan.log_path("follow-up.out"))),
+            ("-r", ""),
+            ("-n", 1),
+            ("-W", f"0:{MINUTES:02d}"),
+            ("-q", _quoted(opts.queue)),
+            ("-P", _quoted(opts.project)),
+            ("-app", _quoted(opts.app)),
+        ],
+        opts.omit,
+        opts.follow_up_args,
+    )
+    has_memory = any(role.resource.memMB > 0 for role in plan.app.roles)
     limit = ["-M", "%sMB"] if opts.mem_limit and opts.mem_per != PER_CORE else []
     return QueueWords(
-        directives=["#!/bin/sh", *directives.lines()],
+        directives=["#!/bin/sh", *lines],
         submit=command,
-        follow=[*command, "-w", f"ended({AFTER})"],
-        id_pattern=r"Job <(\d+)> is submitted",
         look=_LOOK,
         states={
             **dict.fromkeys(("DONE", "POST_DONE"), ("SUCCEEDED", "")),
@@ -95,8 +99,8 @@ def queue_words(plan: JobPlan, opts: LsfOpts, command: list[str]) -> QueueWords:
         },
         live=[name for name, state in STATES.items() if not is_terminal(state)],
         cancel=["bkill"],
-        memory_option=[*limit, "-R", "rusage[mem=%sMB]"] if memory > 0 else [],
-        memory_factor=reserved,
+        memory_option=[*limit, "-R", "rusage[mem=%sMB]"] if has_memory else [],
+        memory_factor=plan.memory_factor(opts.mem_per),
         exclude_option=["-R", "select[%s]"],
         exclude_item="hname!='%s'",
         exclude_separator=" && ",
@@ -126,28 +130,24 @@ def _name(plan: JobPlan, opts: LsfOpts) -> str:
     return f"{plan.app_id}[1-{plan.replicas}]{throttle}"
 
 
-def _add_resources(directives: Directives, plan: JobPlan, opts: LsfOpts) -> None:
-    roles = plan.app.roles
-    directives.add("-n", sum(cpus_of(role) * count for role, count in plan.allocated))
+def _resources(plan: JobPlan, opts: LsfOpts) -> list[tuple[str, object]]:
     sizes = {cpus_of(role) for role, _ in plan.allocated}
-    if not plan.is_gang:
-        directives.add("-R", _quoted("span[hosts=1]"))
-    elif len(sizes) == 1:
-        directives.add("-R", _quoted(f"span[ptile={sizes.pop()}]"))  # a host for each replica
-    memory = max(role.resource.memMB for role in roles)
-    if memory > 0:
-        reserved = memory
-        if opts.mem_per == PER_JOB:
-            reserved = memory = sum(max(role.resource.memMB, 0) * count for role, count in plan.allocated)
-        elif opts.mem_per == PER_CORE:  # of reservations; -M limits a process, or a job, never a core
-            reserved = max(math.ceil(role.resource.memMB / cpus_of(role)) for role, _ in plan.allocated)
-        directives.add("-M", f"{memory}MB" if opts.mem_limit else None)
-        directives.add("-R", _quoted(f"rusage[mem={reserved}MB]"))
-    gpus = max(role.resource.gpu for role in roles)
-    if gpus > 0:
-        more = f":{opts.gpu_mode}" if opts.gpu_mode else ""
-        directives.add("-gpu", _quoted(f"num={gpus}{more}"))
-    directives.add("-R", None if opts.resources is None else _quoted(opts.resources))
+    span = "span[hosts=1]"
+    if plan.is_gang:  # a host for each replica, where they are alike
+        span = f"span[ptile={max(sizes)}]" if len(sizes) == 1 else ""
+    reserved = math.ceil(plan.amount(lambda role: role.resource.memMB, opts.mem_per))
+    # -M limits a process, or a job, never a core
+    per = PER_JOB if opts.mem_per == PER_JOB else PER_HOST
+    limit = math.ceil(plan.amount(lambda role: role.resource.memMB, per))
+    gpus = max(role.resource.gpu for role in plan.app.roles)
+    more = f":{opts.gpu_mode}" if opts.gpu_mode else ""
+    return [
+        ("-n", sum(cpus_of(role) * count for role, count in plan.allocated)),
+        ("-R", _quoted(span or None)),
+        ("-M", f"{limit}MB" if limit and opts.mem_limit else None),
+        ("-R", _quoted(f"rusage[mem={reserved}MB]") if reserved else None),
+        ("-gpu", _quoted(f"num={gpus}{more}") if gpus > 0 else None),
+    ]
 
 
 def _body(plan: JobPlan) -> list[str]:
@@ -158,8 +158,10 @@ def _body(plan: JobPlan) -> list[str]:
     ]
 
 
-def _quoted(text: str) -> str:
+def _quoted(text: str | None) -> str | None:
     """Quote a value of a line, if it needs it; bsub reads lines as a shell does."""
+    if text is None:
+        return None
     if '"' in text or len(text) > _LONGEST_NAME:
         raise ConfigError(
             f"LSF's options cannot have a quotation mark, or {_LONGEST_NAME} characters: {text!r}"

@@ -7,30 +7,21 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from shunter.errors import BackendError, ConfigError, UnreachableError
-from shunter.schedulers.api import Check
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc.commands import Commands
-from shunter.schedulers.hpc.follow_up_request import QueueWords
 from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
-from shunter.schedulers.hpc.request import HpcRequest, JobPlan
 from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcScheduler
 from shunter.schedulers.hpc.ssh import CONNECT_SECONDS
-from shunter.schedulers.lsf_scheduler import observe
-from shunter.schedulers.lsf_scheduler.doctor import checks, examine_job
-from shunter.schedulers.lsf_scheduler.observe import parse_history
+from shunter.schedulers.lsf_scheduler import doctor, observe
 from shunter.schedulers.lsf_scheduler.options import LsfOpts
+from shunter.schedulers.lsf_scheduler.reasons import HINTS
 from shunter.schedulers.lsf_scheduler.request import make_script, queue_words
-from shunter.schedulers.lsf_scheduler.rules import HINTS
-from shunter.specs.dryrun_info import AppDryRunInfo
 
 _NOTHING = re.compile(
     r"No (unfinished|matching|pending|running)? ?job|is not found|Illegal job ID", re.IGNORECASE
 )
-#: What bkill says of jobs that have ended, and of those that it ends.
-_OVER = r"already finished|no matching job|is not found|is being terminated|being signaled"
 _ENVIRONMENT_HINT = "Source the site's profile.lsf first, or name a login node: host=."
 
 _VERSION_HINT = "`lsid` tells LSF's version: 10.1 with Fix Pack 2 or newer is needed (bjobs -json)."
@@ -40,6 +31,14 @@ class LsfScheduler(HpcScheduler):
     """Runs jobs on LSF 10.1 and later."""
 
     opts_class = LsfOpts
+    make_script = staticmethod(make_script)
+    queue_words = staticmethod(queue_words)
+    examine = doctor.examine
+    examine_job = doctor.examine_job
+    id_pattern = r"Job <(\d+)> is submitted"
+    cancel_command = ("bkill",)
+    over_words = r"already finished|no matching job|is not found|is being terminated|being signaled"
+    refusal_hints = HINTS
     capabilities = Capabilities(
         list_filters=LIST_FILTERS,
         streams=SEPARATE_STREAMS,
@@ -54,39 +53,14 @@ class LsfScheduler(HpcScheduler):
 
     # ---- submitting
 
-    def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
-        """Return bsub's command and script."""
-        return make_script(plan, opts)
-
-    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return LSF's words for a job's follow-up."""
-        return queue_words(plan, opts, command)
-
-    def parse_submitted(self, text: str) -> str:
-        """Return the id in ``Job <12> is submitted to queue <normal>.``, which others may precede."""
-        match = re.search(r"Job <(\d+)> is submitted", text)
-        if match is None:
-            raise ValueError(text)
-        return match[1]
-
-    def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
-        """Return ``-w``; an array counts as done when all its elements are.
+    def wait_options(self, after: Sequence[tuple[str, bool]]) -> builtins.list[str]:
+        """Return one ``-w`` with all conditions; an array counts as done when all its elements are.
 
         A job whose condition can no longer be met is ended at once (``-ti``) instead of waiting for ever.
         """
-        condition = " && ".join(f"{'ended' if any_end else 'done'}({number})" for number in after)
-        return ["-w", condition] if any_end else ["-w", condition, "-ti"]
-
-    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
-        """Put all conditions into one: bsub takes a single ``-w``."""
-        conditions = [word for word in options if not word.startswith("-")]
-        if not conditions:
-            return []
-        return ["-w", " && ".join(conditions), *(["-ti"] if "-ti" in options else [])]
-
-    def hints(self) -> Sequence[tuple[str, str]]:
-        """Return what to do about refusals."""
-        return HINTS
+        conditions = [f"{'ended' if any_end else 'done'}({number})" for number, any_end in after]
+        may_fail = any(not any_end for _, any_end in after)
+        return ["-w", " && ".join(conditions), *(["-ti"] if may_fail else [])]
 
     # ---- observing
 
@@ -109,7 +83,7 @@ class LsfScheduler(HpcScheduler):
             ["bjobs", "-a", "-json", "-o", observe.FIELDS, *numbers], hint=_ENVIRONMENT_HINT
         )
         try:
-            return observe.native_jobs(observe.parse_jobs(answer.text), time.time())
+            return observe.jobs_from_json(answer.text, time.time())
         except ValueError as error:
             if _NOTHING.search(answer.words):
                 return {}
@@ -126,37 +100,20 @@ class LsfScheduler(HpcScheduler):
             answer = commands.run(["bhist", "-n", "0", "-UF", *numbers])
         except ConfigError:  # not every site gives it to users
             return {}
-        return parse_history(answer.text, time.time())
+        return observe.jobs_from_history(answer.text, time.time())
 
-    # ---- ending
-
-    def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
-        """Call bkill once."""
-        self.end_natively(commands, ["bkill", *native_ids], _OVER)
+    # ---- ending and entering
 
     def task_id(self, native_id: str, number: int) -> str:
         """Return the id of an element, ``ID[INDEX]``; indices begin with 1."""
         return f"{native_id}[{number + 1}]"
 
-    # ---- entering
-
     def enter_command(
-        self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
+        self, native: NativeJob, number: int, host: str, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the ssh command that runs a command on a replica's host: LSF starts nothing in a job."""
         options = ["-tt" if tty else "-T", f"-oConnectTimeout={CONNECT_SECONDS}"]
-        return ["ssh", *options, "--", self.host_of(native, number), shlex.join(command)]
-
-    # ---- doctor
-
-    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check whether jobs with these options could run."""
-        return checks(self.commands(str(cfg.get("host") or "")), cfg)
-
-    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
-        """Compare the job with the hosts of its queue: LSF has no dry run."""
-        roles = job.app.roles if job.app is not None else []
-        return [examine_job(self.commands(job.request.host), job.request, roles, self.opts_class(**job.cfg))]
+        return ["ssh", *options, "--", host, shlex.join(command)]
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> LsfScheduler:

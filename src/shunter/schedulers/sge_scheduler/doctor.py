@@ -15,6 +15,7 @@ from shunter.errors import ShunterError, UnreachableError
 from shunter.schedulers.api import Check
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.request import HpcRequest
+from shunter.specs.dryrun_info import AppDryRunInfo
 
 if TYPE_CHECKING:
     from shunter.schedulers.sge_scheduler.scheduler import SgeScheduler
@@ -30,7 +31,6 @@ _STATIC = {"arch", "num_proc", *_TOTALS.values()}
 _ASKED = re.compile(r"(?<=-l )([\"']?)([^\s\"']+)\1")
 #: What qsub says around its reasons.
 _AROUND = re.compile(r"^(Unable to run job: )?(Job \d+ )?(verification: no suitable queues|Exiting\.)?", re.M)
-_UNKNOWN = re.compile(r"requests unknown resource \(([^)]+)\)")
 
 _RULES = {
     "$pe_slots": "keeps a job on one host",
@@ -39,52 +39,41 @@ _RULES = {
 }
 
 
-def checks(commands: Commands, cfg: Mapping[str, Any]) -> list[Check]:
+def examine(scheduler: SgeScheduler, cfg: Mapping[str, Any]) -> Iterator[Check]:
     """Check whether jobs with these options could run. Changes nothing."""
-    try:
-        masters = commands.check(["qstat", "-help"], "call qstat").split("\n")[0].strip()
-        queues = commands.check(["qconf", "-sql"], "ask qmaster").split()
-    except ShunterError as error:
-        return [
-            Check("Grid Engine", False, error.message, error.hint or "Source the site's settings.sh first.")
-        ]
-    found = [Check("Grid Engine", True, f"{masters} answers; queues: {', '.join(queues) or 'none'}")]
-    try:
-        found += _queue_checks(queues, cfg)
-        found += _environment_checks(commands, cfg)
-        found += _resource_checks(commands, cfg)
-        found += _host_checks(commands)
-    except ShunterError as error:
-        found.append(Check("configuration", None, error.message, error.hint))
-    return found
+    commands = scheduler.commands(str(cfg.get("host") or ""))
+    masters = commands.check(["qstat", "-help"], "call qstat").split("\n")[0].strip()
+    queues = commands.check(["qconf", "-sql"], "ask qmaster").split()
+    yield Check("Grid Engine", True, f"{masters} answers; queues: {', '.join(queues) or 'none'}")
+    yield from _queue_checks(queues, cfg)
+    yield from _environment_checks(commands, cfg)
+    yield from _resource_checks(commands, cfg)
+    yield _host_check(commands)
 
 
-def examine_job(scheduler: SgeScheduler, request: HpcRequest) -> Check:
+def examine_job(scheduler: SgeScheduler, job: AppDryRunInfo[HpcRequest]) -> list[Check]:
     """Check whether queues could run a job if they were empty. Takes a job number, and submits nothing."""
-    commands = scheduler.commands(request.host)
-    measured: set[str] = set()
+    commands = scheduler.commands(job.request.host)
+    left_out: set[str] = set()
     try:
-        words = _refusal(scheduler, commands, request, request.script)
+        words = _refusal(scheduler, commands, job.request, job.request.script)
         if words:
-            measured = _load_values(commands, request.script, words)
-        if measured:
-            words = _refusal(scheduler, commands, request, _with_totals(request.script, measured))
+            script, left_out = _comparable(commands, job.request.script)
+            words = _refusal(scheduler, commands, job.request, script)
     except ShunterError as error:
-        return Check("the job", None, f"it was not compared with the queues: {error.message}", error.hint)
-    left = measured & {*_UNKNOWN.findall(words)}  # asked for by the site's own sge_request
-    not_compared = ", ".join(sorted(left or measured - _TOTALS.keys()))
-    if words and not left:
+        return [Check("the job", None, f"it was not compared with the queues: {error.message}", error.hint)]
+    ok: bool | None = True
+    text, hint = "queues could run it, if empty", ""
+    if words:
         reasons = [line for line in dict.fromkeys(_AROUND.sub("", words).splitlines()) if line.strip()]
         more = f"; and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
         text = f"no queue could run it, even if empty: {'; '.join(reasons[:MOST_REASONS]) or words}{more}"
-        return Check("the job", False, text, scheduler.hint_for(words))
-    if not_compared:
-        text = (
-            f"it is not known whether a queue could run it: the measured values {not_compared} were not "
-            "compared"
-        )
-        return Check("the job", None, text, "`qhost -F` shows what they have now.")
-    return Check("the job", True, "queues could run it, if empty")
+        ok, hint = False, scheduler.hint_for(words)
+    elif left_out:
+        names = ", ".join(sorted(left_out))
+        text = f"it is not known whether a queue could run it: the measured values {names} were not compared"
+        ok, hint = None, "`qhost -F` shows what they have now."
+    return [Check("the job", ok, text, hint)]
 
 
 def _refusal(scheduler: SgeScheduler, commands: Commands, request: HpcRequest, script: str) -> str:
@@ -103,40 +92,27 @@ def _refusal(scheduler: SgeScheduler, commands: Commands, request: HpcRequest, s
     return answer.words
 
 
-def _load_values(commands: Commands, script: str, words: str) -> set[str]:
-    """Return the load values that a script asks for: hosts measure them, so verifications leave them out."""
-    names = {*_UNKNOWN.findall(words)}
-    for line in _directives(script):
-        for match in _ASKED.finditer(line):
-            given = [each.partition("=")[0] for each in match[2].split(",")]
-            names |= {_SHORTCUTS.get(name, name) for name in given}
-    names -= _STATIC
-    if not names:
-        return set()
-    text = commands.check(["qhost", "-F"], "ask hosts for resources")
-    return {name for name in names if f"hl:{name}=" in text}
-
-
-def _with_totals(script: str, measured: set[str]) -> str:
-    """Return a script that asks for totals in place of load values; those without a total are left out."""
+def _comparable(commands: Commands, script: str) -> tuple[str, set[str]]:
+    """Return the directives of a script with totals in place of load values, and those that have no total."""
+    hosts = commands.check(["qhost", "-F"], "ask hosts for resources")
+    left_out: set[str] = set()
 
     def put(match: re.Match[str]) -> str:
-        found = []
-        for each in match[2].split(","):
-            given, mark, amount = each.partition("=")
+        asked = []
+        for item in match[2].split(","):
+            given, mark, amount = item.partition("=")
             name = _SHORTCUTS.get(given, given)
-            if name not in measured:
-                found.append(each)
+            if name in _STATIC or f"hl:{name}=" not in hosts:
+                asked.append(item)
             elif name in _TOTALS:
-                found.append(f"{_TOTALS[name]}{mark}{amount}")
-        return ",".join(found)
+                asked.append(f"{_TOTALS[name]}{mark}{amount}")
+            else:
+                left_out.add(name)
+        return ",".join(asked)
 
-    lines = [re.sub(r"-l (?=\s|$)", "", _ASKED.sub(put, line)) for line in _directives(script)]
-    return "\n".join(["#!/bin/sh", *lines, ""])
-
-
-def _directives(script: str) -> list[str]:
-    return [line for line in script.splitlines() if line.startswith("#$ ")]
+    lines = [_ASKED.sub(put, line) for line in script.splitlines() if line.startswith("#$ ")]
+    lines = [re.sub(r"-l (?=\s|$)", "", line) for line in lines]
+    return "\n".join(["#!/bin/sh", *lines, ""]), left_out
 
 
 def _queue_checks(queues: list[str], cfg: Mapping[str, Any]) -> Iterator[Check]:
@@ -161,29 +137,23 @@ def _environment_checks(commands: Commands, cfg: Mapping[str, Any]) -> Iterator[
     shown = ", ".join(f"{name} ({_rule(values)})" for name, values in rules.items()) or "none"
     yield Check("parallel environments", None, shown)
     for option, wanted in (("pe", cfg.get("pe")), ("smp_pe", cfg.get("smp_pe", "smp"))):
+        values = rules.get(str(wanted), {})
+        ok: bool | None = True
+        text, hint = f"{wanted}: {_rule(values)}", ""
         if not wanted:
             continue
         if wanted not in rules:
-            yield Check(
-                option,
-                False,
-                f"there is no parallel environment {wanted}",
-                f"Choose {option} among: {shown}.",
-            )
-        elif option == "smp_pe" and rules[wanted].get("allocation_rule", "").strip() != "$pe_slots":
-            yield Check(
-                option,
-                None,
+            ok, text, hint = False, f"there is no parallel environment {wanted}", f"There are: {shown}."
+        elif option == "smp_pe" and values.get("allocation_rule", "").strip() != "$pe_slots":
+            text, hint = (
                 f"{wanted} may spread the slots of one replica over hosts",
                 "Choose one with $pe_slots.",
             )
-        elif option == "pe" and rules[wanted].get("control_slaves", "").strip().upper() != "TRUE":
-            yield Check(
-                option, False, f"{wanted} does not let a job start programs on its other hosts",
-                "Choose one with control_slaves TRUE (`qconf -sp`).",
-            )  # fmt: skip
-        else:
-            yield Check(option, True, f"{wanted}: {_rule(rules[wanted])}")
+            ok = None
+        elif option == "pe" and values.get("control_slaves", "").strip().upper() != "TRUE":
+            text = f"{wanted} does not let a job start programs on its other hosts"
+            ok, hint = False, "Choose one with control_slaves TRUE (`qconf -sp`)."
+        yield Check(option, ok, text, hint)
 
 
 def _rule(values: Mapping[str, str]) -> str:
@@ -214,11 +184,11 @@ def _resource_checks(commands: Commands, cfg: Mapping[str, Any]) -> Iterator[Che
         )  # fmt: skip
 
 
-def _host_checks(commands: Commands) -> Iterator[Check]:
+def _host_check(commands: Commands) -> Check:
     text = commands.check(["qhost"], "ask for hosts")
     hosts = [line.split() for line in text.splitlines()[2:] if line.strip() and not line.startswith("global")]
     silent = [fields[0] for fields in hosts if fields[3:5] == ["-", "-"]]
-    yield Check(
+    return Check(
         "hosts", len(silent) < len(hosts), f"{len(hosts) - len(silent)} of {len(hosts)} hosts answer",
         f"Silent: {', '.join(silent[:10])}." if silent else "",
     )  # fmt: skip

@@ -9,82 +9,61 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
 
-from shunter.schedulers.hpc.queries import PRECEDENCE, NativeJob, NativeReplica
+from shunter.schedulers.hpc.queries import NativeJob, combined, numbers_in
 from shunter.schedulers.sge_scheduler.reasons import LOST, RAN, RESCHEDULED, judge, reason_of, state_of
-from shunter.specs.status import AppState
 
 #: The jobs that `qstat -s z` still lists have ended, but it does not say how.
 ZOMBIE = "z"
 _STAMP = re.compile(r"^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d \[\d+:\d+\]: (?:error: )?")
+_ACCOUNTED_TIMES = ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S")
 
 
-class QueueRow(NamedTuple):
-    """A job, or some tasks of an array, in one state."""
-
-    native_id: str
-    name: str
-    letters: str
-    host: str
-    tasks: tuple[int, ...]
-    time: float | None
-
-
-class Details(NamedTuple):
+@dataclass
+class Details:
     """What `qstat -j` adds: when it was submitted and started, why it waits, and what went wrong."""
 
-    submitted_at: float | None
-    started_at: float | None
-    messages: list[str]
-    errors: list[str]
-
-
-class AccountedRun(NamedTuple):
-    """One run of a job or task, from the accounting."""
-
-    native_id: str
-    name: str
-    task: int | None
-    host: str
-    failed: str
-    words: str
-    exit_code: int
-    deleted_by: str
-    submitted_at: float | None
-    started_at: float | None
-    ended_at: float | None
+    submitted_at: float | None = None
+    started_at: float | None = None
+    messages: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 # ---- qstat
 
 
-def parse_queue(text: str) -> list[QueueRow]:
-    """Read `qstat -xml`.
+def jobs_from_queue(text: str) -> list[NativeJob]:
+    """Read `qstat -xml`: jobs, and the tasks of arrays one by one, without those that have ended.
 
     Raises:
         ValueError: it is not such a document.
     """
-    rows = []
+    parts = []
     for item in _document(text).iter("job_list"):
         fields = {child.tag: (child.text or "").strip() for child in item}
-        number = fields.get("JB_job_number", "")
-        if not number:
+        number, letters = fields.get("JB_job_number", ""), fields.get("state", "")
+        if not number or letters == ZOMBIE:
             continue
-        rows.append(
-            QueueRow(
+        host = fields.get("queue_name", "").partition("@")[2]
+        numbers: list[int | None] = [task - 1 for task in numbers_in(fields.get("tasks", ""))]
+        parts += [
+            NativeJob(
                 number,
-                fields.get("full_job_name") or fields.get("JB_name", ""),
-                fields.get("state", ""),
-                fields.get("queue_name", "").partition("@")[2],
-                tuple(task_numbers(fields.get("tasks", ""))),
-                _iso(fields.get("JAT_start_time") or fields.get("JB_submission_time") or ""),
+                app_id=app_id_of(fields.get("full_job_name") or fields.get("JB_name", "")),
+                state=state_of(letters),
+                native_state=letters,
+                hosts=[host] if host else [],
+                submitted_at=_time(fields.get("JB_submission_time", ""), "%Y-%m-%dT%H:%M:%S"),
+                started_at=_time(fields.get("JAT_start_time", ""), "%Y-%m-%dT%H:%M:%S"),
+                number=task,
             )
-        )
-    return rows
+            for task in numbers or [None]
+        ]
+    return parts
 
 
 def parse_details(text: str) -> dict[str, Details]:
@@ -118,127 +97,65 @@ def app_id_of(name: str) -> str:
     return name[1:] if name[:1] == "_" and name[1:2].isdigit() else name
 
 
-def task_numbers(text: str) -> Iterator[int]:
-    """Yield the tasks of an array as qstat writes them: ``1``, ``3,4``, ``3-10:1``, and mixtures."""
-    for part in filter(None, text.replace(" ", "").split(",")):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if match is not None:
-            first, last, step = match.groups()
-            yield from range(int(first), int(last or first) + 1, int(step or 1))
-
-
-def native_jobs(rows: Iterable[QueueRow], details: Mapping[str, Details]) -> dict[str, NativeJob]:
-    """Return the jobs that the queue lists, by native id; without those that have ended."""
-    grouped: dict[str, list[QueueRow]] = {}
-    for row in rows:
-        if row.letters != ZOMBIE:
-            grouped.setdefault(row.native_id, []).append(row)
-    return {number: _native_job(number, found, details.get(number)) for number, found in grouped.items()}
-
-
-def _native_job(number: str, rows: list[QueueRow], details: Details | None) -> NativeJob:
-    states = [state_of(row.letters) for row in rows]
-    leading = min(states, key=PRECEDENCE.index)
-    main = rows[states.index(leading)]
-    letters = ",".join(dict.fromkeys(row.letters for row in rows))
-    running = [row for row, state in zip(rows, states, strict=True) if state == AppState.RUNNING]
-    reasons = [reason_of(row, details) for row in rows]
-    replicas = {
-        task - 1: NativeReplica(state, None, row.host, reason)
-        for row, state, reason in zip(rows, states, reasons, strict=True)
-        for task in row.tasks
-    }
-    return NativeJob(
-        native_id=number,
-        app_id=app_id_of(main.name),
-        state=leading,
-        native_state=letters,
-        reason=reasons[rows.index(main)] or next(filter(None, reasons), ""),
-        hosts=list(dict.fromkeys(row.host for row in running if row.host)),
-        submitted_at=details.submitted_at if details else None if running else main.time,
-        started_at=(details.started_at if details else None) or (running[0].time if running else None),
-        replicas=replicas,
-    )
+def with_details(parts: list[NativeJob], details: Mapping[str, Details]) -> dict[str, NativeJob]:
+    """Return what the queue lists, by native id, with what is known of why jobs wait."""
+    for part in parts:
+        more = details.get(part.native_id, Details())
+        part.reason = reason_of(part, more.messages, more.errors)
+        part.submitted_at = more.submitted_at or part.submitted_at
+        part.started_at = part.started_at or more.started_at
+    return combined(parts)
 
 
 # ---- qacct
 
 
-def parse_accounting(text: str) -> list[AccountedRun]:
-    """Read `qacct -j`, oldest first.
+def jobs_from_accounting(text: str) -> dict[str, NativeJob]:
+    """Read `qacct -j`, oldest first: the jobs whose accounting says how they ended, by native id.
 
     What a parallel job started on its other hosts has records, too; qacct of 8.1.9 does not distinguish them
-    from the record of the job, which is the last one.
+    from the record of the job, which is the last one. Runs that were followed by another one, after exit code
+    99 for example, count as restarts. A job that has no other records has not ended.
     """
-    endings = []
+    runs: dict[tuple[str, str], list[dict[str, str]]] = {}
     for block in re.split(r"^=+\s*$", text, flags=re.M):
-        fields = {
-            parts[0]: parts[1].strip() if len(parts) == 2 else ""
-            for line in block.splitlines()
-            if (parts := line.split(None, 1))
-        }
-        if "jobnumber" not in fields or fields.get("pe_taskid", "NONE") not in ("NONE", "undefined", ""):
-            continue
-        failed, _, words = fields.get("failed", "0").partition(":")
-        deleted_by = fields.get("deleted_by", "NONE")
-        endings.append(
-            AccountedRun(
-                fields["jobnumber"],
-                fields.get("jobname", ""),
-                int(fields["taskid"]) if fields.get("taskid", "").isdigit() else None,
-                fields.get("hostname", ""),
-                failed.strip(),
-                words.strip(),
-                int(_number(fields.get("exit_status", "").partition(" ")[0]) or 0),
-                "" if deleted_by in ("NONE", "undefined") else deleted_by,
-                _clock(fields.get("qsub_time", "")),
-                _clock(fields.get("start_time", "")),
-                _clock(fields.get("end_time", "")),
-            )
-        )
-    return endings
+        lines = (line.split(None, 1) for line in block.splitlines() if line.strip())
+        fields = {words[0]: words[1].strip() if len(words) == 2 else "" for words in lines}
+        if "jobnumber" in fields and fields.get("pe_taskid", "NONE") in ("NONE", "undefined", ""):
+            runs.setdefault((fields["jobnumber"], fields.get("taskid", "")), []).append(fields)
+    again = {number for (number, _), records in runs.items() if _failed(records[-1]) in RESCHEDULED}
+    return combined(_part(records) for (number, _), records in runs.items() if number not in again)
 
 
-def ended_jobs(endings: Iterable[AccountedRun]) -> dict[str, NativeJob]:
-    """Return the jobs whose accounting says how they ended, by native id.
+def _part(records: list[dict[str, str]]) -> NativeJob:
+    """Return how a job or task ended, from the records of its runs."""
+    last = records[-1]
+    failed, host, task = _failed(last), last.get("hostname", ""), last.get("taskid", "")
+    code = int(_number(last.get("exit_status", "").partition(" ")[0]) or 0)
+    deleted_by = last.get("deleted_by", "NONE")
+    words = last.get("failed", "").partition(":")[2].strip()
+    state, reason = judge(
+        failed, words, host, code, "" if deleted_by in ("NONE", "undefined") else deleted_by
+    )
+    return NativeJob(
+        last["jobnumber"],
+        app_id=app_id_of(last.get("jobname", "")),
+        state=state,
+        native_state="done" if failed == RAN else f"failed {failed}",
+        reason=reason,
+        exit_code=code,
+        hosts=[host],
+        submitted_at=_time(last.get("qsub_time", ""), *_ACCOUNTED_TIMES),
+        started_at=_time(last.get("start_time", ""), *_ACCOUNTED_TIMES),
+        ended_at=_time(last.get("end_time", ""), *_ACCOUNTED_TIMES),
+        restarts=sum(_failed(record) in (*RESCHEDULED, *LOST) for record in records[:-1]),
+        is_lost=failed in LOST,
+        number=int(task) - 1 if task.isdigit() else None,
+    )
 
-    Runs that were followed by another one, after exit code 99 for example, count as restarts. A job that has
-    no other records has not ended.
-    """
-    grouped: dict[str, dict[int | None, list[AccountedRun]]] = {}
-    for ending in endings:
-        grouped.setdefault(ending.native_id, {}).setdefault(ending.task, []).append(ending)
-    found = {}
-    for number, tasks in grouped.items():
-        last = {task: runs[-1] for task, runs in tasks.items() if runs[-1].failed not in RESCHEDULED}
-        if len(last) < len(tasks):
-            continue
-        verdicts = {task: judge(run) for task, run in last.items()}
-        worst = min(verdicts, key=lambda task: PRECEDENCE.index(verdicts[task][0]))
-        state, reason = verdicts[worst]
-        runs = list(last.values())
-        found[number] = NativeJob(
-            native_id=number,
-            app_id=app_id_of(runs[0].name),
-            state=state,
-            native_state=f"failed {last[worst].failed}" if last[worst].failed != RAN else "done",
-            reason=reason,
-            exit_code=last[worst].exit_code,
-            hosts=list(dict.fromkeys(run.host for run in runs)),
-            submitted_at=runs[0].submitted_at,
-            started_at=min(filter(None, (run.started_at for run in runs)), default=None),
-            ended_at=max(filter(None, (run.ended_at for run in runs)), default=None),
-            restarts=max(
-                sum(run.failed in (*RESCHEDULED, *LOST) for run in each[:-1]) for each in tasks.values()
-            ),
-            is_lost=last[worst].failed in LOST,
-            replicas={
-                task - 1: NativeReplica(verdicts[task][0], run.exit_code, run.host, verdicts[task][1])
-                for task, run in last.items()
-                if task is not None
-            },
-        )
-    return found
+
+def _failed(record: Mapping[str, str]) -> str:
+    return record.get("failed", "0").partition(":")[0].strip()
 
 
 # ---- texts
@@ -258,15 +175,8 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _iso(text: str) -> float | None:
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return None
-
-
-def _clock(text: str) -> float | None:
-    for layout in ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S"):
+def _time(text: str, *layouts: str) -> float | None:
+    for layout in layouts:
         try:
             return time.mktime(time.strptime(text.partition(".")[0], layout)) or None  # 0: it does not know
         except (ValueError, OverflowError):

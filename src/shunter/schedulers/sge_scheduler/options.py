@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shunter.schedulers.hpc.options import HpcOpts
+from shunter.schedulers.hpc.options import PER_HOST, PER_JOB, HpcOpts
 from shunter.specs.options import DESTINATION, PROGRAM, option
 
-#: What an amount of a resource applies to.
-PER_SLOT, PER_HOST, PER_JOB = "slot", "host", "job"
+PER_SLOT = "slot"
 COUNTED = (PER_SLOT, PER_HOST, PER_JOB)
 
 

@@ -1,4 +1,4 @@
-"""Map Grid Engine's states to ours, and its reasons to sentences.
+"""Map Grid Engine's states to ours, its reasons to sentences, and its refusals to hints.
 
 By qstat(1), sge_status(5) and accounting(5) of 8.1.9. A state with a letter that is not known counts as open.
 """
@@ -6,14 +6,11 @@ By qstat(1), sge_status(5) and accounting(5) of 8.1.9. A state with a letter tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
+from shunter.schedulers.hpc.queries import NativeJob
 from shunter.specs.status import AppState
 from shunter.system.processes import signal_name
-
-if TYPE_CHECKING:
-    from shunter.schedulers.sge_scheduler.observe import AccountedRun, Details, QueueRow
 
 #: States by the letters of qstat(1) and sge_status(5); the first row that has one of the letters counts. So
 #: ``hr`` runs, and ``hqw`` waits.
@@ -37,6 +34,36 @@ BY_EXIT_CODE = (RAN, KILLED)
 #: How many different messages of the scheduler are shown.
 _MOST_MESSAGES = 3
 _HOST = re.compile(r' (?:at host|in queue|on host|queue instance) "[^"]*"')
+#: What to do about refusals, by patterns of Grid Engine's messages.
+HINTS: tuple[tuple[str, str], ...] = (
+    (r"unknown queue|queue .* does not exist", "`qconf -sql` lists the queues: -cfg queue=NAME."),
+    (
+        r"parallel environment .* does not exist",
+        "`qconf -spl` lists the parallel environments: -cfg pe=NAME for several hosts, smp_pe=NAME for one.",
+    ),
+    (
+        r"unknown resource",
+        "`qconf -sc` lists resources. Request memory and gpus with -cfg memory=NAME,gpu=NAME; '' for none.",
+    ),
+    (
+        r"requested project .* does not exist|access to project",
+        "`qconf -sprjl` lists projects: -cfg project=NAME.",
+    ),
+    (r"no suitable queues", "No queue fits such a job. `qstat -f` and `qhost -F` show what there is."),
+    (
+        r"job rejected: (only|the)? ?\S* ?(jobs|limit)|would exceed|max_(u_)?jobs",
+        "A limit of the site is reached. Wait for other jobs to end; an array (-cfg array=True) counts once.",
+    ),
+    (
+        r"is not a submit host|no submit host|neither submit nor admin host",
+        "Submit from a login node: -cfg host=NODE.",
+    ),
+    (
+        r"SGE_ROOT|unable to read qmaster name",
+        "Source the site's settings.sh first, or submit from a login node: host=.",
+    ),
+    (r"invalid option argument|unknown option", "See qsub(1). -cfg omit=OPTION leaves out what we write."),
+)
 
 
 def state_of(letters: str) -> AppState:
@@ -46,22 +73,27 @@ def state_of(letters: str) -> AppState:
     return next(state for row, state in STATES if set(row) & set(letters))
 
 
-def reason_of(row: QueueRow, details: Details | None) -> str:
-    """Return why a job is in its state, as a sentence; "" if the state says it all."""
-    if "E" in row.letters:
-        said = "; ".join(details.errors) if details and details.errors else "Grid Engine does not say why"
-        return (
-            f"{row.letters}: it could not be started: {said} (once the cause is fixed: qmod -cj "
-            f"{row.native_id})"
-        )
-    if state_of(row.letters) == AppState.SUSPENDED:
-        return f"suspended ({row.letters})"
-    if "d" in row.letters:
+def reason_of(job: NativeJob, messages: Sequence[str], errors: Sequence[str]) -> str:
+    """Return why a job in the queue is in its state, as a sentence; "" if the state says it all.
+
+    Args:
+        job: the job or task.
+        messages: what the scheduler says of it.
+        errors: what went wrong.
+    """
+    letters = job.native_state
+    if "E" in letters:
+        said = "; ".join(errors) or "Grid Engine does not say why"
+        hint = f"once the cause is fixed: qmod -cj {job.native_id}"
+        return f"{letters}: it could not be started: {said} ({hint})"
+    if job.state == AppState.SUSPENDED:
+        return f"suspended ({letters})"
+    if "d" in letters:
         return "being deleted"
-    if state_of(row.letters) != AppState.PENDING:
+    if job.state != AppState.PENDING:
         return ""
-    said = "; ".join(summary(details.messages)) if details else ""
-    if "h" in row.letters:
+    said = "; ".join(summary(messages))
+    if "h" in letters:
         return f"held: {said}" if said else "held: it waits for other jobs, or somebody held it"
     return said or "waiting for free slots"
 
@@ -77,17 +109,17 @@ def summary(messages: Iterable[str]) -> list[str]:
     return lines if rest <= 0 else [*lines[:_MOST_MESSAGES], f"{rest} more reasons: qstat -j"]
 
 
-def judge(run: AccountedRun) -> tuple[AppState, str]:
-    """Return the state of a run that has ended, and why it is in that state."""
-    if run.deleted_by:
-        return AppState.CANCELLED, f"deleted by {run.deleted_by}"
-    if run.failed in ENDS:
-        state, text = ENDS[run.failed]
-        return state, f"{text}: {run.words} (on {run.host})"
-    if run.failed not in BY_EXIT_CODE:
-        return AppState.FAILED, f"Grid Engine: {run.words or f'failed {run.failed}'}"
-    if run.exit_code == 0:
+def judge(failed: str, words: str, host: str, exit_code: int, deleted_by: str) -> tuple[AppState, str]:
+    """Return the state of a run that has ended, and why it is in that state, from the accounting's fields."""
+    if deleted_by:
+        return AppState.CANCELLED, f"deleted by {deleted_by}"
+    if failed in ENDS:
+        state, text = ENDS[failed]
+        return state, f"{text}: {words} (on {host})"
+    if failed not in BY_EXIT_CODE:
+        return AppState.FAILED, f"Grid Engine: {words or f'failed {failed}'}"
+    if exit_code == 0:
         return AppState.SUCCEEDED, ""
-    if run.exit_code > 128:
-        return AppState.FAILED, f"killed by {signal_name(run.exit_code - 128)}"
+    if exit_code > 128:
+        return AppState.FAILED, f"killed by {signal_name(exit_code - 128)}"
     return AppState.FAILED, ""  # its replicas say more than the exit code

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import posixpath
+import math
 import re
 import shlex
 
 from shunter.errors import ConfigError
-from shunter.schedulers.hpc.directives import Directives
-from shunter.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
+from shunter.schedulers.hpc.directives import directives
+from shunter.schedulers.hpc.follow_up_request import JOB_NAME, MINUTES, QueueWords
 from shunter.schedulers.hpc.request import JobPlan, cpus_of, ignored_fields
-from shunter.schedulers.sge_scheduler.options import COUNTED, PER_HOST, PER_JOB, PER_SLOT, SgeOpts
+from shunter.schedulers.hpc.shared_folder import RUN_SCRIPT
+from shunter.schedulers.sge_scheduler.options import COUNTED, PER_SLOT, SgeOpts
 from shunter.schedulers.sge_scheduler.reasons import BY_EXIT_CODE, ENDS
 
 _TIME = re.compile(r"(?:(?:(\d+):)?(\d+):)?(\d+)")
@@ -21,8 +22,6 @@ _START = ("qrsh", "-inherit", "-nostdin")
 #: What it writes when that host is lost; it may well end with 0 then.
 _LOST = "commlib error: got read error"
 _MOST_PRIORITY = 1024
-#: Checks whether other jobs succeeded; it lies in the folder of a job that waits for some.
-REQUIRE_SCRIPT = "require.sh"
 
 
 def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
@@ -31,36 +30,36 @@ def make_script(plan: JobPlan, opts: SgeOpts) -> tuple[list[str], str]:
     Raises:
         ConfigError: Grid Engine, or this site's, cannot run such a job.
     """
-    roles = plan.app.roles
     _check(opts)
-    directives = Directives("#$", opts.omit)
-    directives.add("-N", job_name(plan.app_id))
-    directives.add("-S", "/bin/sh")
-    directives.add("-o", _word(f":{plan.log_path('script.out')}"))
-    directives.add("-j", "y")
-    directives.add("-r", "y" if plan.retries else "n")
-    directives.add("-notify", "")
-    _add_place(directives, opts)
-    directives.add("-p", opts.priority)
-    directives.add("-R", "y" if opts.reserve else None)
-    directives.add("-M", opts.mail)
-    directives.add("-m", opts.mail_on)
     seconds = limit_seconds(opts.time)
-    if seconds is not None:
-        directives.add("-l", f"h_rt={seconds}")
-        warning = seconds - int(opts.grace_period)
-        if 0 < warning < seconds:
-            directives.add("-l", f"s_rt={warning}")
-    _add_slots(directives, plan, opts)
-    for name, amount in _resources(plan, opts):
-        directives.add("-l", f"{name}={amount}")
-    if plan.is_array:
-        directives.add("-t", f"1-{plan.replicas}")
-        directives.add("-tc", opts.max_running)
-    directives.add_native(opts.native)
-    plan.warnings += [*ignored_fields("sge", roles), *directives.warnings()]
-    script = ["#!/bin/sh", *directives.lines(), "", *_body(plan)]
-    return ["qsub", "-terse"], "\n".join(script) + "\n"
+    warning = (seconds or 0) - int(opts.grace_period)
+    is_warned = seconds is not None and 0 < warning < seconds
+    lines, warnings = directives(
+        "#$",
+        [
+            ("-N", job_name(plan.app_id)),
+            ("-S", "/bin/sh"),
+            ("-o", _word(f":{plan.log_path('script.out')}")),
+            ("-j", "y"),
+            ("-r", "y" if plan.retries else "n"),
+            ("-notify", ""),
+            *_place(opts),
+            ("-p", opts.priority),
+            ("-R", "y" if opts.reserve else None),
+            ("-M", opts.mail),
+            ("-m", opts.mail_on),
+            ("-l", None if seconds is None else f"h_rt={seconds}"),
+            ("-l", f"s_rt={warning}" if is_warned else None),
+            ("-pe", _slots(plan, opts)),
+            *_resources(plan, opts),
+            ("-t", f"1-{plan.replicas}" if plan.is_array else None),
+            ("-tc", opts.max_running if plan.is_array else None),
+        ],
+        opts.omit,
+        opts.native,
+    )
+    plan.warnings += [*ignored_fields("sge", plan.app.roles), *warnings]
+    return ["qsub", "-terse"], "\n".join(["#!/bin/sh", *lines, "", *_body(plan)]) + "\n"
 
 
 #: Prints how a submission ended: "live" while the queue has it, "deleted", or "failed" of accounting(5).
@@ -86,25 +85,25 @@ _ON_HOST = f'{_SETTINGS}exec "$@"'
 
 def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
     """Return Grid Engine's words for a job's follow-up."""
-    directives = Directives("#$", opts.omit)
-    directives.add("-N", JOB_NAME)
-    directives.add("-S", "/bin/sh")
-    directives.add("-o", _word(f":{posixpath.join(plan.folder, 'logs', 'follow-up.out')}"))
-    directives.add("-j", "y")
-    directives.add("-r", "y")
-    _add_place(directives, opts)
-    if opts.time:
-        directives.add("-l", f"h_rt={MINUTES * 60}")
-    directives.add_native(opts.follow_up_args)
+    lines, _ = directives(
+        "#$",
+        [
+            ("-N", JOB_NAME),
+            ("-S", "/bin/sh"),
+            ("-o", _word(f":{plan.log_path('follow-up.out')}")),
+            ("-j", "y"),
+            ("-r", "y"),
+            *_place(opts),
+            ("-l", f"h_rt={MINUTES * 60}" if opts.time else None),
+        ],
+        opts.omit,
+        opts.follow_up_args,
+    )
     submit = ["sh", "-c", _ON_HOST, "sh", *command]
-    memory = max(role.resource.memMB for role in plan.app.roles)
-    slots = min(cpus_of(role) for role, _ in plan.allocated)
-    factors = {PER_SLOT: 1 / slots, PER_JOB: sum(count for _, count in plan.allocated), PER_HOST: 1}
+    has_memory = opts.memory and any(role.resource.memMB > 0 for role in plan.app.roles)
     return QueueWords(
-        directives=["#!/bin/sh", *directives.lines()],
+        directives=["#!/bin/sh", *lines],
         submit=submit,
-        follow=[*submit, "-hold_jid", AFTER],
-        id_pattern=r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$",
         look=_SETTINGS + _LOOK,
         states={
             **dict.fromkeys(BY_EXIT_CODE, ("", "")),
@@ -112,8 +111,8 @@ def queue_words(plan: JobPlan, opts: SgeOpts, command: list[str]) -> QueueWords:
         },
         live=["live"],
         cancel=["sh", "-c", _ON_HOST, "sh", "qdel"],
-        memory_option=["-l", f"{opts.memory}=%sM"] if opts.memory and memory > 0 else [],
-        memory_factor=factors[opts.mem_per],
+        memory_option=["-l", f"{opts.memory}=%sM"] if has_memory else [],
+        memory_factor=plan.memory_factor(opts.mem_per),
         exclude_option=["-l", "h=%s"],
         exclude_item="!%s",
         exclude_separator="&",
@@ -161,54 +160,43 @@ def _check(opts: SgeOpts) -> None:
         raise ConfigError("; ".join(problems))
 
 
-def _add_place(directives: Directives, opts: SgeOpts) -> None:
-    for flag, value in (("-q", opts.queue), ("-P", opts.project), ("-A", opts.account)):
-        directives.add(flag, None if value is None else _word(value))
+def _place(opts: SgeOpts) -> list[tuple[str, object]]:
+    given = (("-q", opts.queue), ("-P", opts.project), ("-A", opts.account))
+    return [(flag, None if value is None else _word(value)) for flag, value in given]
 
 
-def _add_slots(directives: Directives, plan: JobPlan, opts: SgeOpts) -> None:
+def _slots(plan: JobPlan, opts: SgeOpts) -> str | None:
+    """Return parallel environment and slots; None for a single slot."""
     slots = sum(cpus_of(role) * count for role, count in plan.allocated)
-    if plan.is_gang:
-        if not opts.pe:
-            raise ConfigError(
-                f"{plan.replicas} replicas that run together need a parallel environment",
-                hint="Name one that the site has for jobs on several hosts: -cfg pe=NAME (`shunter "
-                "doctor -s sge` lists them). Replicas that need not run together: -cfg array=True.",
-            )
-        directives.add("-pe", f"{opts.pe} {slots}")
-    elif slots > 1:
-        if not opts.smp_pe:
-            raise ConfigError(
-                f"a replica with {slots} cpus needs a parallel environment of one host",
-                hint="Name one: -cfg smp_pe=NAME (`qconf -spl` lists them).",
-            )
-        directives.add("-pe", f"{opts.smp_pe} {slots}")
+    if plan.is_gang and not opts.pe:
+        raise ConfigError(
+            f"{plan.replicas} replicas that run together need a parallel environment",
+            hint="Name one that the site has for jobs on several hosts: -cfg pe=NAME (`shunter "
+            "doctor -s sge` lists them). Replicas that need not run together: -cfg array=True.",
+        )
+    if slots > 1 and not plan.is_gang and not opts.smp_pe:
+        raise ConfigError(
+            f"a replica with {slots} cpus needs a parallel environment of one host",
+            hint="Name one: -cfg smp_pe=NAME (`qconf -spl` lists them).",
+        )
+    environment = opts.pe if plan.is_gang else opts.smp_pe
+    return f"{environment} {slots}" if plan.is_gang or slots > 1 else None
 
 
-def _resources(plan: JobPlan, opts: SgeOpts) -> list[tuple[str, str]]:
+def _resources(plan: JobPlan, opts: SgeOpts) -> list[tuple[str, object]]:
     """Return the requests for memory and gpus, as the site counts them."""
-    found = []
-    for name, per, unit, needs in (
-        (opts.memory, opts.mem_per, "M", [max(role.resource.memMB, 0) for role, _ in plan.allocated]),
-        (opts.gpu, opts.gpu_per, "", [max(role.resource.gpu, 0) for role, _ in plan.allocated]),
-    ):
-        if not name or not any(needs):
-            continue
-        if per == PER_JOB:
-            amount = sum(need * count for need, (_, count) in zip(needs, plan.allocated, strict=True))
-        elif per == PER_SLOT:
-            shares = [need / cpus_of(role) for need, (role, _) in zip(needs, plan.allocated, strict=True)]
-            amount = -int(-max(shares) // 1)
-            if not unit and any(share != amount for share in shares):
-                raise ConfigError(
-                    "gpu_per=slot: the gpus of a replica must be a multiple of its cpus",
-                    hint="Sites that count gpus for each host or job: -cfg gpu_per=host or gpu_per=job.",
-                )
-        else:
-            assert per == PER_HOST
-            amount = max(needs)
-        found.append((name, f"{amount}{unit}"))
-    return found
+    memory = math.ceil(plan.amount(lambda role: role.resource.memMB, opts.mem_per))
+    gpus = plan.amount(lambda role: role.resource.gpu, opts.gpu_per)
+    shares = {max(role.resource.gpu, 0) / cpus_of(role) for role, _ in plan.allocated}
+    if opts.gpu and gpus and opts.gpu_per == PER_SLOT and (gpus % 1 or len(shares) > 1):
+        raise ConfigError(
+            "gpu_per=slot: the gpus of a replica must be a multiple of its cpus",
+            hint="Sites that count gpus for each host or job: -cfg gpu_per=host or gpu_per=job.",
+        )
+    return [
+        ("-l", f"{opts.memory}={memory}M" if opts.memory and memory else None),
+        ("-l", f"{opts.gpu}={gpus:.0f}" if opts.gpu and gpus else None),
+    ]
 
 
 def _body(plan: JobPlan) -> list[str]:
@@ -245,6 +233,6 @@ def with_check(script: str, folder: str, others: list[str]) -> str:
 
     ``-hold_jid`` alone waits for any end, not for success.
     """
-    check = f"sh {shlex.quote(f'{folder}/{REQUIRE_SCRIPT}')} {shlex.join(others)} || exit 0\n"
+    check = f"sh {shlex.quote(f'{folder}/{RUN_SCRIPT}')} require {shlex.join(others)} || exit 0\n"
     head, mark, rest = script.partition("\nexport SHUNTER_WARNING_SIGNALS")
     return f"{head}\n{check}{mark.lstrip()}{rest}"

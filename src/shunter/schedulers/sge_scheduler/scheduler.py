@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import builtins
-import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from shunter.errors import BackendError, ConfigError
-from shunter.schedulers.api import Check, Dependency
+from shunter.schedulers.api import Dependency
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc.commands import Commands
-from shunter.schedulers.hpc.follow_up_request import QueueWords
 from shunter.schedulers.hpc.queries import JobIds, NativeJob, by_job
-from shunter.schedulers.hpc.request import HpcRequest, JobPlan
+from shunter.schedulers.hpc.request import HpcRequest
 from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcScheduler
 from shunter.schedulers.hpc.shared_folder import job_folder
-from shunter.schedulers.sge_scheduler import observe, reasons
-from shunter.schedulers.sge_scheduler.doctor import checks, examine_job
-from shunter.schedulers.sge_scheduler.observe import ended_jobs, parse_accounting
+from shunter.schedulers.sge_scheduler import doctor, observe
 from shunter.schedulers.sge_scheduler.options import SgeOpts
-from shunter.schedulers.sge_scheduler.request import REQUIRE_SCRIPT, make_script, queue_words, with_check
-from shunter.schedulers.sge_scheduler.rules import HINTS
+from shunter.schedulers.sge_scheduler.reasons import HINTS
+from shunter.schedulers.sge_scheduler.request import (
+    make_script,
+    queue_words,
+    with_check,
+)
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppState
 
 #: How far `list` looks back into the accounting by default.
 LISTED_DAYS = 30
-#: What qdel says of jobs that have ended, and of those that it ends.
-_OVER = r"does not exist|not found|has (deleted|registered)"
 _ENVIRONMENT_HINT = (
     "Source the site's settings.sh first (it sets SGE_ROOT and SGE_CELL), or name a login node: host=."
 )
@@ -41,6 +38,14 @@ class SgeScheduler(HpcScheduler):
     """Runs jobs on Grid Engine: Son of Grid Engine, Open Cluster Scheduler and their relatives."""
 
     opts_class = SgeOpts
+    make_script = staticmethod(make_script)
+    queue_words = staticmethod(queue_words)
+    examine = doctor.examine
+    examine_job = doctor.examine_job
+    id_pattern = r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$"  # 12, or 12.1-5:1 of an array
+    cancel_command = ("qdel",)
+    over_words = r"does not exist|not found|has (deleted|registered)"
+    refusal_hints = HINTS
     capabilities = Capabilities(
         list_filters=LIST_FILTERS,
         streams=SEPARATE_STREAMS,
@@ -58,36 +63,14 @@ class SgeScheduler(HpcScheduler):
 
     def __init__(self, backend: str, session_name: str) -> None:
         super().__init__(backend, session_name)
-        #: Endings from the accounting, which are final, by native id.
-        self._endings: dict[str, NativeJob] = {}
         #: The user's name, by login node.
         self._users: dict[str, str] = {}
 
     # ---- submitting
 
-    def make_script(self, plan: JobPlan, opts: Any) -> tuple[list[str], str]:
-        """Return qsub's command and script."""
-        return make_script(plan, opts)
-
-    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return Grid Engine's words for a job's follow-up."""
-        return queue_words(plan, opts, command)
-
-    def parse_submitted(self, text: str) -> str:
-        """Return the id that ``qsub -terse`` printed: ``12``, or ``12.1-5:1`` of an array."""
-        match = re.search(r"^(\d+)(?:\.\d+-\d+:\d+)?\s*$", text, re.M)
-        if match is None:
-            raise ValueError(text)
-        return match[1]
-
-    def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
+    def wait_options(self, after: Sequence[tuple[str, bool]]) -> builtins.list[str]:
         """Return ``-hold_jid``, which waits for any end; `_depend_on` adds what checks for success."""
-        return ["-hold_jid", ",".join(after)]
-
-    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
-        """Put all ids into one ``-hold_jid``."""
-        ids = [word for word in options if not word.startswith("-")]
-        return ["-hold_jid", ",".join(ids)] if ids else []
+        return ["-hold_jid", ",".join(native_id for native_id, _ in after)]
 
     def _depend_on(self, info: AppDryRunInfo[HpcRequest], dependencies: Sequence[Dependency]) -> None:
         """Let the job wait for others; on the node its script checks whether they succeeded."""
@@ -104,12 +87,7 @@ class SgeScheduler(HpcScheduler):
                 )
             folders.append(job_folder(place.shared, item.app_id))
         if folders:
-            info.request.files[REQUIRE_SCRIPT] = files(__package__).joinpath(REQUIRE_SCRIPT).read_text()
             info.request.script = with_check(info.request.script, info.request.folder, folders)
-
-    def hints(self) -> Sequence[tuple[str, str]]:
-        """Return what to do about refusals."""
-        return HINTS
 
     # ---- observing
 
@@ -124,38 +102,28 @@ class SgeScheduler(HpcScheduler):
         days = LISTED_DAYS if since is None else max(1, int((time.time() - since) // 86400) + 1)
         jobs = self._listed(commands, None)
         answer = commands.run(["qacct", "-o", self._user(commands), "-d", str(days), "-j"])
-        if answer.code == 0:
-            for number, item in ended_jobs(parse_accounting(answer.text)).items():
-                jobs.setdefault(number, item)
-        return list(jobs.values())
+        ended = observe.jobs_from_accounting(answer.text) if answer.code == 0 else {}
+        return list({**ended, **jobs}.values())
 
     def _listed(self, commands: Commands, wanted: set[str] | None) -> dict[str, NativeJob]:
         """Return what the queue lists; with details of those of ``wanted`` (or all) that wait."""
         command = ["qstat", "-xml", "-s", "prs", "-u", self._user(commands)]
-        rows = self._parsed(observe.parse_queue, self._ask(commands, command))
-        waiting = {
-            row.native_id
-            for row in rows
-            if (wanted is None or row.native_id in wanted)
-            and reasons.state_of(row.letters) != AppState.RUNNING
-        }
+        parts = self._parsed(observe.jobs_from_queue, self._ask(commands, command))
+        waiting = {part.native_id for part in parts if part.state != AppState.RUNNING}
+        waiting = waiting if wanted is None else waiting & wanted
         details = {}
         if waiting:
             command = ["qstat", "-xml", "-j", ",".join(sorted(waiting, key=int))]
             details = self._parsed(observe.parse_details, self._ask(commands, command))
-        return observe.native_jobs(rows, details)
+        return observe.with_details(parts, details)
 
     def _ended(self, commands: Commands, numbers: Sequence[str]) -> dict[str, NativeJob]:
         """Return what the accounting has of jobs; what it lacks, or cannot be read, is missing."""
-        missing = [number for number in numbers if number not in self._endings]
-        if missing:
-            which = ["-j", *missing] if len(missing) == 1 else ["-o", self._user(commands), "-j"]
-            answer = commands.run(["qacct", *which])
-            if answer.code == 0:
-                found = ended_jobs(parse_accounting(answer.text))
-                self._endings.update({n: found[n] for n in missing if n in found and not found[n].is_lost})
-                return {**self._endings, **found}
-        return self._endings
+        if not numbers:
+            return {}
+        which = ["-j", *numbers] if len(numbers) == 1 else ["-o", self._user(commands), "-j"]
+        answer = commands.run(["qacct", *which])
+        return observe.jobs_from_accounting(answer.text) if answer.code == 0 else {}
 
     def _ask(self, commands: Commands, command: Sequence[str]) -> str:
         return self.ask(commands, command, "ask Grid Engine for jobs", hint=_ENVIRONMENT_HINT)
@@ -172,34 +140,18 @@ class SgeScheduler(HpcScheduler):
             self._users[commands.host] = commands.check(["id", "-un"], "ask for the user's name").strip()
         return self._users[commands.host]
 
-    # ---- ending
-
-    def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
-        """Call qdel once."""
-        self.end_natively(commands, ["qdel", *native_ids], _OVER)
+    # ---- ending and entering
 
     def task_id(self, native_id: str, number: int) -> str:
         """Return the id of a task, ``ID.TASK``; tasks begin with 1."""
         return f"{native_id}.{number + 1}"
 
-    # ---- entering
-
     def enter_command(
-        self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
+        self, native: NativeJob, number: int, host: str, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
         """Return the qrsh command that runs a command on a replica's host, in a slot by itself."""
         qrsh = ["qrsh", "-now", "y", "-pty", "y" if tty else "n", "-N", "shunter-exec"]
-        return [*qrsh, "-l", f"hostname={self.host_of(native, number)}", shlex.join(command)]
-
-    # ---- doctor
-
-    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check whether jobs with these options could run."""
-        return checks(self.commands(str(cfg.get("host") or "")), cfg)
-
-    def examine_job(self, job: AppDryRunInfo[HpcRequest]) -> builtins.list[Check]:
-        """Have Grid Engine verify that queues could run the job."""
-        return [examine_job(self, job.request)]
+        return [*qrsh, "-l", f"hostname={host}", shlex.join(command)]
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> SgeScheduler:

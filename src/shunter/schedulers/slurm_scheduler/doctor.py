@@ -21,26 +21,18 @@ _TESTED = ("partition", "time", "account", "qos", "reservation", "constraint", "
 _USABLE = ("idle", "planned", "mixed", "allocated", "completing", "powering_up", "powered_down")
 
 
-def examine(scheduler: SlurmScheduler, cfg: Mapping[str, Any]) -> list[Check]:
+def examine(scheduler: SlurmScheduler, cfg: Mapping[str, Any]) -> Iterator[Check]:
     """Check what jobs with these options need."""
-    try:
-        commands = scheduler.commands(str(cfg.get("host") or ""))
-        version = scheduler.ask(commands, ["sinfo", "--version"], "ask Slurm for its version").strip()
-    except ShunterError as error:
-        return [Check("Slurm's commands", False, error.message, error.hint)]
-    checks = [Check("Slurm's commands", True, f"{version} {commands.where}")]
-    try:
-        found = scheduler.partitions(commands)
-    except ShunterError as error:
-        return [*checks, Check("controller", False, error.message, error.hint)]
+    commands = scheduler.commands(str(cfg.get("host") or ""))
+    version = scheduler.ask(commands, ["sinfo", "--version"], "ask Slurm for its version").strip()
+    yield Check("Slurm's commands", True, f"{version} {commands.where}")
+    found = scheduler.partitions(commands)
     names = list(dict.fromkeys(nodes.partition for nodes in found))
-    checks.append(Check("controller", True, f"it answers; partitions: {', '.join(names) or 'none'}"))
-    checks += _partition(found, cfg)
-    checks.append(_test_job(scheduler, commands, cfg))
-    checks.append(_accounting(commands))
-    checks.append(_storage(scheduler, commands, cfg))
-    checks += _container(scheduler, commands, cfg)
-    return checks
+    yield Check("controller", True, f"it answers; partitions: {', '.join(names) or 'none'}")
+    yield from _partition(found, cfg)
+    yield _test_job(scheduler, commands, cfg)
+    yield _accounting(commands)
+    yield from _container(scheduler, commands, cfg)
 
 
 def _partition(found: list[Any], cfg: Mapping[str, Any]) -> Iterator[Check]:
@@ -48,7 +40,7 @@ def _partition(found: list[Any], cfg: Mapping[str, Any]) -> Iterator[Check]:
     if not wanted:
         yield Check("partition", False, "there is no default partition", "Name one: -cfg partition=NAME.")
     for name in wanted:
-        nodes = [item for item in found if item.partition.rstrip("*") == name]
+        nodes = [item for item in found if item.partition == name]
         if not nodes:
             yield Check("partition", False, f"there is no {name}", "`sinfo -s` lists the partitions.")
             continue
@@ -84,25 +76,6 @@ def _accounting(commands: Commands) -> Check:
     if answer.code == 0:
         return Check("accounting", True, "sacct answers")
     return Check("accounting", None, answer.words, "How jobs ended is known from their own records.")
-
-
-def _storage(scheduler: SlurmScheduler, commands: Commands, cfg: Mapping[str, Any]) -> Check:
-    options = {**cfg, "shared_dir": cfg.get("shared_dir") or cfg.get("job_dir")}
-    try:
-        shared = scheduler.default_place(options).shared
-    except ShunterError as error:
-        return Check("shared folder", False, error.message, error.hint)
-    answer = commands.shell('mkdir -p -- "$1" && [ -w "$1" ] && df -P -T -- "$1" | tail -n 1', [shared])
-    if answer.code != 0:
-        return Check(
-            "shared folder", False, f"{shared} cannot be written: {answer.words}", "Set -cfg shared_dir=DIR."
-        )
-    kind = [*answer.text.split(), "?", "?"][1]
-    if kind in ("tmpfs", "overlay"):
-        return Check(
-            "shared folder", None, f"{shared} is on {kind}", "The nodes must see it: set -cfg shared_dir=DIR."
-        )
-    return Check("shared folder", True, f"{shared} ({kind})", "The nodes must see it by this path.")
 
 
 def _container(scheduler: SlurmScheduler, commands: Commands, cfg: Mapping[str, Any]) -> Iterator[Check]:

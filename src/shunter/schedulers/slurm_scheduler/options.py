@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shunter.errors import ConfigError
 from shunter.schedulers.hpc.options import HpcOpts
 from shunter.specs.options import DESTINATION, PROGRAM, option
 
@@ -83,3 +84,8 @@ class SlurmOpts(HpcOpts):
     clusters: str | None = option(
         "cluster of a multi-cluster site to submit to", default=None, needs_trust=DESTINATION
     )
+
+    def __post_init__(self) -> None:
+        if self.job_dir and self.shared_dir not in (None, self.job_dir):
+            raise ConfigError("job_dir and shared_dir name two folders", hint="They mean the same: give one.")
+        self.shared_dir = self.job_dir or self.shared_dir

@@ -11,7 +11,7 @@ import re
 
 from shunter.specs.status import AppState
 
-#: Base states. Flags, such as COMPLETING, come with a base state in newer JSON and alone elsewhere.
+#: Base states.
 STATE_OF: dict[str, AppState] = {
     "PENDING": AppState.PENDING,
     "RUNNING": AppState.RUNNING,
@@ -26,7 +26,7 @@ STATE_OF: dict[str, AppState] = {
     "DEADLINE": AppState.FAILED,
     "OUT_OF_MEMORY": AppState.FAILED,
 }
-#: Flags that say more than the base state that comes with them: none is an end.
+#: Flags, which stand in place of a base state: none is an end.
 FLAG_STATE: dict[str, AppState] = {
     "COMPLETING": AppState.RUNNING,
     "CONFIGURING": AppState.PENDING,
@@ -42,9 +42,6 @@ FLAG_STATE: dict[str, AppState] = {
     "RESV_DEL_HOLD": AppState.PENDING,
     "EXPEDITING": AppState.PENDING,
 }
-#: Flags that leave the base state as it is.
-_SILENT_FLAGS = frozenset({"LAUNCH_FAILED", "UPDATE_DB", "RECONFIG_FAIL", "STATE_CHANGE"})
-
 #: What some states mean, in words.
 STATE_TEXTS = {
     "SUSPENDED": "suspended by Slurm",
@@ -118,30 +115,10 @@ _ENDS = {
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "None assigned"})
 
 
-def state_of(words: str | list[str]) -> tuple[AppState, str]:
-    """Return our state, and Slurm's own word for it.
-
-    Args:
-        words: one state, perhaps with more behind it ("CANCELLED by 1001") or cut off ("OUT_OF_ME+"); or
-            a list of base state and flags, as newer JSON has it.
-    """
-    names = [_complete_name(word) for word in ([words] if isinstance(words, str) else words)]
-    for name in names:
-        if name in FLAG_STATE:
-            return FLAG_STATE[name], name
-    for name in names:
-        if name in STATE_OF:
-            return STATE_OF[name], name
-    named = next((name for name in names if name not in _SILENT_FLAGS), names[0] if names else "")
-    return AppState.UNKNOWN, named
-
-
-def _complete_name(word: str) -> str:
-    name = word.strip().split(" ")[0].upper()
-    if name.endswith("+"):
-        fits = [known for known in (*STATE_OF, *FLAG_STATE) if known.startswith(name[:-1])]
-        return fits[0] if len(fits) == 1 else name
-    return name
+def state_of(said: str) -> tuple[AppState, str]:
+    """Return our state, and Slurm's own word for it, which may have more behind it ("CANCELLED by 1001")."""
+    name = said.strip().split(" ")[0]
+    return FLAG_STATE.get(name) or STATE_OF.get(name, AppState.UNKNOWN), name
 
 
 def reason_of(native_state: str, reason: str) -> str:

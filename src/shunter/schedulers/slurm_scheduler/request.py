@@ -20,7 +20,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from shunter.errors import ConfigError
-from shunter.schedulers.hpc.follow_up_request import AFTER, JOB_NAME, MINUTES, QueueWords
+from shunter.schedulers.hpc.follow_up_request import JOB_NAME, MINUTES, QueueWords
 from shunter.schedulers.hpc.request import JobPlan
 from shunter.schedulers.hpc.shared_folder import SCRIPT
 from shunter.schedulers.slurm_scheduler import rules
@@ -111,8 +111,6 @@ def make_script(plan: JobPlan, opts: SlurmOpts) -> tuple[list[str], str]:
         lines += [f"#SBATCH {line}" for line in merged(options, opts.sbatch_args or (), opts.omit or ())]
     command = ["sbatch", "--parsable", *(["--clusters=" + opts.clusters] if opts.clusters else [])]
     plan.details["slurm"] = {
-        "replicas_per_node": opts.replicas_per_node,
-        "array": opts.array,
         "heterogeneous": len(groups) > 1,
         "needs": rules.needs(opts, groups),
     }
@@ -146,29 +144,26 @@ def queue_words(plan: JobPlan, opts: SlurmOpts, command: Sequence[str]) -> Queue
             hint="Give all roles equal resources, or use --max_retries.",
         )
     has_memory = shape_of(plan.app.roles[0]).memory > 0
-    options: dict[str, str | None] = {
+    options = {
         "job-name": JOB_NAME,
         "output": posixpath.join(plan.folder, "logs", "follow-up.out").replace("%", "%%"),
         "open-mode": "append",
         "export": "ALL",
-        "requeue": None,
-        "time": str(MINUTES),
-        "ntasks": "1",
-        "cpus-per-task": "1",
+        "requeue": True,
+        "time": MINUTES,
+        "ntasks": 1,
+        "cpus-per-task": 1,
         "mem": "64M" if has_memory else None,
-        **{name: getattr(opts, name) for name in _PLACES if getattr(opts, name, None)},
+        **{name: getattr(opts, name, None) for name in _PLACES},
     }
     given = [word for word in opts.sbatch_args or () if word.removeprefix("--").partition("=")[0] in _PLACES]
-    wanted = {name: value for name, value in options.items() if value is not None or name == "requeue"}
-    lines = merged(wanted, [*given, *(opts.follow_up_args or ())], opts.omit or ())
+    lines = merged(options, [*given, *(opts.follow_up_args or ())], opts.omit or ())
     clean = ["sh", "-c", CLEAN_ENVIRONMENT, command[0], *command]
     replicas = min(opts.replicas_per_node, plan.replicas)
     avoided = f"{opts.exclude},%s" if opts.exclude else "%s"
     return QueueWords(
         directives=["#!/bin/sh", *(f"#SBATCH {line}" for line in lines)],
         submit=clean,
-        follow=[*clean, f"--dependency=afterany:{AFTER}"],
-        id_pattern=r"^(\d+(?:;[\w.-]+)?)$",
         look=_LOOK,
         states={name: _end_of(name) for name, state in STATE_OF.items() if is_terminal(state)},
         live=[name for name, state in [*STATE_OF.items(), *FLAG_STATE.items()] if not is_terminal(state)],
@@ -189,26 +184,23 @@ def _end_of(native_state: str) -> tuple[str, str]:
 # ---- the lines for sbatch
 
 
-def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, str | None]:
+def _job_options(plan: JobPlan, opts: SlurmOpts) -> dict[str, object]:
     """Return the options that apply to the whole job."""
     name = "slurm-%A_%a.out" if opts.array else "slurm-%j.out"
-    folder = posixpath.dirname(plan.log_path(name)).replace("%", "%%")
-    options: dict[str, str | None] = {
+    is_warned = warning_seconds(opts) and not _is_short(opts)
+    throttle = f"%{opts.max_running}" if opts.max_running else ""
+    return {
         "job-name": plan.app_id,
-        "output": posixpath.join(folder, name),
+        "output": posixpath.join(plan.folder, "logs").replace("%", "%%") + f"/{name}",
         "open-mode": "append",
         "export": "ALL",
-        ("requeue" if opts.requeue and not _is_retried_by_node(opts) else "no-requeue"): None,
+        ("requeue" if opts.requeue and not _is_retried_by_node(opts) else "no-requeue"): True,
         "comment": opts.comment,
         "mail-user": opts.mail_user,
         "mail-type": opts.mail_type,
+        "signal": f"B:{WARNING_SIGNAL}@{warning_seconds(opts)}" if is_warned else None,
+        "array": f"0-{plan.replicas - 1}{throttle}" if opts.array else None,
     }
-    if warning_seconds(opts) and not _is_short(opts):
-        options["signal"] = f"B:{WARNING_SIGNAL}@{warning_seconds(opts)}"
-    if opts.array:
-        throttle = f"%{opts.max_running}" if opts.max_running else ""
-        options["array"] = f"0-{plan.replicas - 1}{throttle}"
-    return {name: value for name, value in options.items() if value is not None or name.endswith("requeue")}
 
 
 def _is_retried_by_node(opts: SlurmOpts) -> bool:
@@ -244,10 +236,13 @@ def _own_warning(opts: SlurmOpts) -> list[str]:
     return [f"(sleep {_limit_minutes(opts) * 60 - seconds} && kill -{WARNING_SIGNAL} $$) &"]
 
 
-def _shape_options(opts: SlurmOpts, shape: Shape, replicas: int) -> dict[str, str | None]:
+def _shape_options(opts: SlurmOpts, shape: Shape, replicas: int) -> dict[str, object]:
     """Return the options of each component of a job."""
     each = opts.replicas_per_node
-    options: dict[str, object] = {
+    gpus = shape.gpus * min(each, replicas)
+    kind = "gpu:" if opts.gpu_flag == GRES else ""
+    kind += f"{opts.gpu_type}:" if opts.gpu_type else ""
+    return {
         "partition": opts.partition,
         "time": opts.time,
         "account": opts.account,
@@ -263,37 +258,29 @@ def _shape_options(opts: SlurmOpts, shape: Shape, replicas: int) -> dict[str, st
         "ntasks-per-node": each if replicas >= each else None,
         "cpus-per-task": shape.cpus if shape.cpus > 0 else None,
         "mem": f"{shape.memory * min(each, replicas)}M" if shape.memory > 0 else None,
+        **({"gres": opts.gres} if opts.gres else {opts.gpu_flag: f"{kind}{gpus}" if gpus > 0 else None}),
+        "exclusive": opts.exclusive or None,
     }
-    gpus = shape.gpus * min(each, replicas)
-    kind = f"{opts.gpu_type}:" if opts.gpu_type else ""
-    if opts.gres:
-        options["gres"] = opts.gres
-    elif gpus > 0:
-        options[opts.gpu_flag] = f"gpu:{kind}{gpus}" if opts.gpu_flag == GRES else f"{kind}{gpus}"
-    found: dict[str, str | None] = {name: str(value) for name, value in options.items() if value is not None}
-    if opts.exclusive:
-        found["exclusive"] = None
-    return found
 
 
-def merged(ours: Mapping[str, str | None], theirs: Iterable[str], omitted: Iterable[str]) -> list[str]:
+def merged(ours: Mapping[str, object], theirs: Iterable[str], omitted: Iterable[str]) -> list[str]:
     """Return lines for sbatch: ours, without those that are omitted or that the user gives, and the user's.
 
     Args:
-        ours: values by long name; None for a flag.
+        ours: values by long name; True for a flag, None for what is not asked for.
         theirs: options as typed, such as ``--nice=100`` or ``-x n1``.
         omitted: names of ours to leave out, with or without ``--``.
     """
     given = {word.removeprefix("--").partition("=")[0].split()[0] for word in theirs if word.startswith("--")}
     left_out = {name.strip().removeprefix("--") for name in omitted} | given
-    if left_out & {"gres", "gpus-per-node", "gpus", "gpus-per-task"} & given:
+    if {"gres", "gpus-per-node", "gpus", "gpus-per-task"} & given:
         left_out |= {"gres", "gpus-per-node"}
     if given & {"mem-per-cpu", "mem-per-gpu"}:
         left_out.add("mem")
     lines = [
-        f"--{name}" if value is None else f"--{name}={_sbatch_quoted(value)}"
+        f"--{name}" if value is True else f"--{name}={_sbatch_quoted(str(value))}"
         for name, value in ours.items()
-        if name not in left_out
+        if value is not None and name not in left_out
     ]
     return lines + [word.strip() for word in theirs]
 

@@ -151,36 +151,25 @@ def impossible(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
 
     Slurm accepts some such jobs and keeps them PENDING for ever, for example with more nodes than there are.
     """
-    if not found:
-        return ""
-    names = {nodes.partition.rstrip("*"): nodes for nodes in found}
-    wanted = partitions_of(job, found)
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
+    names = {nodes.partition for nodes in found}
+    unknown = [name for name in partitions_of(job, found) if name not in names]
+    if unknown and found:
         return f"there is no partition {unknown[0]!r}. {did_you_mean(unknown[0], names)}"
-    problems = [_partition_problem(name, found, job) for name in wanted]
+    problems = [_partition_problem(name, found, job) for name in partitions_of(job, found)] if found else []
     return problems[0] if problems and all(problems) else ""
 
 
 def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
-    nodes = [item for item in found if item.partition.rstrip("*") == name]
+    nodes = [item for item in found if item.partition == name]
     limit, most = minutes(job.get("time") or ""), minutes(nodes[0].max_time)
     if limit and most and limit > most:
         return f"time={job['time']} is longer than the partition {name} allows ({nodes[0].max_time})"
     for group in job.get("nodes", ()):
-        fits = [item for item in nodes if _fits(item, group)]
-        words = ", ".join(
-            f"{group[key]:,} {unit}"
-            for key, unit in (("cpus", "CPUs"), ("gpus", "GPUs"), ("memory", "MiB"))
-            if group[key]
-        )
-        if not fits:
-            largest = max(nodes, key=lambda item: (item.gpus, item.cpus, item.memory))
-            return (
-                f"no node of the partition {name} has {words}; its largest have {largest.cpus} CPUs, "
-                f"{largest.gpus} GPUs and {largest.memory:,} MiB"
-            )
-        there = sum(item.count for item in fits)
+        units = (("cpus", "CPUs"), ("gpus", "GPUs"), ("memory", "MiB"))
+        words = ", ".join(f"{group[key]:,} {unit}" for key, unit in units if group[key])
+        there = sum(item.count for item in nodes if _fits(item, group))
+        if not there:
+            return f"no node of the partition {name} has {words}; its largest have {_largest(nodes)}"
         if group["count"] > there:
             such = f" with {words}" if words else ""
             return f"it needs {group['count']} nodes{such}, but the partition {name} has only {there}"
@@ -194,25 +183,24 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
 
 def smallest_change(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
     """Return what a job that waits for nodes could start with now, in words; "" if nothing is idle for it."""
-    wanted = partitions_of(job, found)
-    idle = [nodes for nodes in found if nodes.partition.rstrip("*") in wanted and nodes.state == "idle"]
+    idle = [nodes for nodes in nodes_for(job, found) if nodes.state == "idle"]
     groups = job.get("nodes", ())
     if not idle or len(groups) != 1:
         return ""
-    group = groups[0]
-    there = sum(nodes.count for nodes in idle if _fits(nodes, group))
-    if there >= group["count"]:
+    there, count = sum(nodes.count for nodes in idle if _fits(nodes, groups[0])), groups[0]["count"]
+    if there >= count:
         return ""  # something else keeps it waiting
     if there:
-        return (
-            f"{there} of the nodes that fit are idle: with {there} instead of {group['count']} "
-            "it could start now."
-        )
-    largest = max(idle, key=lambda nodes: (nodes.gpus, nodes.cpus, nodes.memory))
+        words = f"with {there} instead of {count} it could start now."
+        return f"{there} of the nodes that fit are idle: {words}"
     return (
-        f"The largest idle nodes have {largest.cpus} CPUs, {largest.gpus} GPUs and {largest.memory:,} MiB: "
-        "a job that asks for no more per node could start now."
+        f"The largest idle nodes have {_largest(idle)}: a job that asks for no more per node could start now."
     )
+
+
+def _largest(nodes: Sequence[PartitionNodes]) -> str:
+    largest = max(nodes, key=lambda item: (item.gpus, item.cpus, item.memory))
+    return f"{largest.cpus} CPUs, {largest.gpus} GPUs and {largest.memory:,} MiB"
 
 
 def _fits(nodes: PartitionNodes, group: dict[str, Any]) -> bool:
@@ -225,25 +213,26 @@ def partitions_of(job: Mapping[str, Any], found: Sequence[PartitionNodes]) -> li
     """Return the partitions that a job may go to: those it names, or else the default one, if any."""
     if job.get("partition"):
         return str(job["partition"]).split(",")
-    return [item.partition.rstrip("*") for item in found if item.partition.endswith("*")][:1]
+    return [item.partition for item in found if item.is_default][:1]
+
+
+def nodes_for(job: Mapping[str, Any], found: Sequence[PartitionNodes]) -> list[PartitionNodes]:
+    """Return the nodes of the partitions that a job may go to."""
+    names = partitions_of(job, found)
+    return [item for item in found if item.partition in names]
 
 
 def has_no_limit(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
     """Return the partition in which a job without ``time`` would have no time limit; "" if it has one."""
-    wanted = partitions_of(job, found)
-    if job.get("time"):
-        return ""
-    for item in found:
-        name = item.partition.rstrip("*")
-        if name in wanted and not minutes(item.default_time) and not minutes(item.max_time):
-            return name
+    for item in () if job.get("time") else nodes_for(job, found):
+        if not minutes(item.default_time) and not minutes(item.max_time):
+            return item.partition
     return ""
 
 
 def memory_is_unknown(found: Sequence[PartitionNodes], job: dict[str, Any]) -> bool:
     """Tell whether a job's nodes have no memory that could be asked for."""
-    wanted = partitions_of(job, found)
-    memories = [item.memory for item in found if item.partition.rstrip("*") in wanted]
+    memories = [item.memory for item in nodes_for(job, found)]
     return bool(memories) and max(memories) <= KNOWN_MEMORY
 
 
@@ -264,7 +253,8 @@ HINTS: tuple[tuple[str, str], ...] = (
         "gpu_type and gres.")),
     (r"node configuration is not available", ("No node has all of it: `sinfo -o '%P %D %c %m %G'` "
         "lists what nodes have.")),
-    (r"job array", "`scontrol show config | grep MaxArraySize` shows how many tasks an array may have."),
+    (r"job array", ("Indices end at MaxArraySize - 1 (`scontrol show config`): submit several jobs, "
+        "or let each replica do more.")),
     (r"qos|policy|limit", ("A limit of the account or QoS: `sacctmgr show qos` and `sacctmgr show "
         "associations` list them.")),
     (r"unrecognized option|invalid option|ambiguous", ("This Slurm does not know an option: leave "

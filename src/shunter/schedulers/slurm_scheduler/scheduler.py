@@ -7,22 +7,22 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shunter.errors import ConfigError, UnreachableError
 from shunter.schedulers.api import Check, accepted
 from shunter.schedulers.capabilities import ALL_RETRIES, SEPARATE_STREAMS, Capabilities
-from shunter.schedulers.hpc.commands import Commands, missing_program
-from shunter.schedulers.hpc.follow_up_request import QueueWords, without_memory
+from shunter.schedulers.hpc.commands import Commands
+from shunter.schedulers.hpc.follow_up_request import without_memory
 from shunter.schedulers.hpc.queries import JobIds, NativeJob
-from shunter.schedulers.hpc.request import HpcRequest, JobPlan
+from shunter.schedulers.hpc.request import HpcRequest
 from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcJobDetails, HpcScheduler, Place
 from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
 from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.slurm_scheduler import observe, rules
 from shunter.schedulers.slurm_scheduler.doctor import examine
-from shunter.schedulers.slurm_scheduler.observe import PartitionNodes, QueueEntry, SlurmJob
+from shunter.schedulers.slurm_scheduler.observe import PartitionNodes, SlurmJob
 from shunter.schedulers.slurm_scheduler.options import HYPHENATED, SlurmOpts
 from shunter.schedulers.slurm_scheduler.request import CLEAN_ENVIRONMENT, make_script, queue_words
 from shunter.schedulers.slurm_scheduler.rules import HINTS
@@ -34,16 +34,9 @@ from shunter.workspace.shipment import Shipment
 
 #: More ids than this are not put into a command line of squeue: it lists all jobs of the user then.
 MOST_IDS = 100
-#: How many ids one call of sacct gets.
-MOST_ACCOUNTED = 8000
 #: How far `list` looks back in accounting, in seconds.
 LOOK_BACK = 7 * 24 * 3600.0
-#: How long a cluster without accounting, or one that denies access to it, is not asked again.
-NO_ACCOUNTING_SECONDS = 600.0
-_NO_ACCOUNTING = re.compile(
-    r"storage is disabled|not running a supported accounting|access.*denied|permission", re.I
-)
-_OUR_NAME = re.compile(r"[a-z0-9-]+-[bcdfghjkmnpqrtvwxyz][23456789bcdfghjkmnpqrtvwxyz]{9}\Z")
+_TIMES = {"SLURM_TIME_FORMAT": observe.TIME_FORMAT}
 
 
 class SlurmScheduler(HpcScheduler):
@@ -62,15 +55,17 @@ class SlurmScheduler(HpcScheduler):
         r"zero bytes were transmitted|slurm backup controller in standby|unable to establish control|"
         r"unable to connect|no route to host|problem talking to the database|communication"
     )
+    id_pattern = r"^(\d+(?:;[\w.-]+)?)$"  # ID or ID;CLUSTER
+    cancel_command = ("scancel",)
+    over_words = "invalid job id|already"
+    refusal_hints = HINTS
     opts_class = SlurmOpts
-    #: One call, whatever the number of jobs: `query` knows how.
-    jobs_per_query = 1 << 20
+    make_script = staticmethod(make_script)
+    queue_words = staticmethod(queue_words)
+    examine = examine
 
     def __init__(self, session_name: str) -> None:
         super().__init__("slurm", session_name)
-        self._versions: dict[str, tuple[int, int]] = {}
-        self._unaccounted: dict[str, float] = {}
-        self._entered: dict[str, Any] = {}
 
     def run_opts(self) -> runopts:
         """Return the options; those that TorchX had keep its names."""
@@ -103,19 +98,7 @@ class SlurmScheduler(HpcScheduler):
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[HpcRequest]:
         options = {name.replace("-", "_"): value for name, value in cfg.items()}
-        folders = {options[name] for name in ("shared_dir", "job_dir") if options.get(name)}
-        if len(folders) > 1:
-            raise ConfigError("job_dir and shared_dir name two folders", hint="They mean the same: give one.")
-        options["shared_dir"] = next(iter(folders), None)
         return super()._submit_dryrun(app, options, shipment)
-
-    def make_script(self, plan: JobPlan, opts: Any) -> tuple[builtins.list[str], str]:
-        """Return the call of sbatch and its script."""
-        return make_script(plan, opts)
-
-    def queue_words(self, plan: JobPlan, opts: Any, command: builtins.list[str]) -> QueueWords:
-        """Return Slurm's words for a job's follow-up."""
-        return queue_words(plan, opts, command)
 
     def schedule(self, dryrun_info: AppDryRunInfo[HpcRequest]) -> str:
         """Submit a job, after a look at the partitions: Slurm accepts jobs that can never start."""
@@ -129,45 +112,31 @@ class SlurmScheduler(HpcScheduler):
 
     def _check_against_cluster(self, request: HpcRequest) -> None:
         commands = self.commands(request.host)
-        job = request.details["slurm"]
+        needs = request.details["slurm"]["needs"]
         found = self.partitions(commands)
-        problem = rules.impossible(found, job["needs"])
+        problem = rules.impossible(found, needs)
         if problem:
             raise ConfigError(
                 f"the job can never start on Slurm {commands.where}: {problem}",
                 hint="`sinfo -o '%P %l %D %c %m %G'` lists partitions, limits, nodes, CPUs, MiB and GPUs.",
             )
-        partition = rules.has_no_limit(found, job["needs"])
+        partition = rules.has_no_limit(found, needs)
         if partition:
             warnings.warn(
                 f"the partition {partition} has no time limit, so the job has none, and may wait for a "
                 "maintenance to pass; give one with -cfg time=...",
                 stacklevel=3,
             )
-        if rules.memory_is_unknown(found, job["needs"]):
+        if rules.memory_is_unknown(found, needs):
             scripts = {**request.files, "": request.script}
             for name in {"", FOLLOW_UP_SCRIPT} & scripts.keys():
                 scripts[name] = re.sub(r"^#SBATCH --mem=.*\n", "", scripts[name], flags=re.MULTILINE)
             request.script = scripts.pop("")
             request.files = without_memory(scripts)
-        if job["array"]:
-            self._check_array(commands, request)
         if "--container-image=" in request.script and not self.has_pyxis(commands):
             raise ConfigError(
                 f"container=pyxis: srun {commands.where} does not know --container-image",
                 hint="The site has not installed pyxis. Try container=apptainer, or ask the administrators.",
-            )
-
-    def _check_array(self, commands: Commands, request: HpcRequest) -> None:
-        tasks = request.layout[0][1]
-        text = self.ask(commands, ["scontrol", "show", "config"], "read Slurm's configuration")
-        match = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
-        if match and tasks > int(match[1]) - 1:
-            most = int(match[1]) - 1
-            raise ConfigError(
-                f"an array of {tasks} tasks is longer than Slurm {commands.where} allows: indices end at "
-                f"{most} (MaxArraySize)",
-                hint=f"Submit several jobs of at most {most} replicas, or let each replica do more.",
             )
 
     def partitions(self, commands: Commands) -> builtins.list[PartitionNodes]:
@@ -187,38 +156,22 @@ class SlurmScheduler(HpcScheduler):
             commands, ["sh", "-c", CLEAN_ENVIRONMENT, *command[:1], *command], script
         )
 
-    def parse_submitted(self, text: str) -> str:
-        """Return the job's id in what ``sbatch --parsable`` printed: ``ID`` or ``ID;CLUSTER``."""
-        for line in reversed(text.splitlines()):
-            if re.fullmatch(r"\d+(;[\w.-]+)?", line.strip()):
-                return line.strip()
-        raise ValueError("there is no id")
-
-    def hints(self) -> Sequence[tuple[str, str]]:
-        """Return what to do about refusals."""
-        return HINTS
-
-    def dependency_options(self, after: Sequence[str], *, any_end: bool) -> builtins.list[str]:
+    def wait_options(self, after: Sequence[tuple[str, bool]]) -> builtins.list[str]:
         """Return --dependency; a job whose condition can no longer be met ends instead of waiting for ever.
 
         The links of a chain wait for any end of the one before, not for its failure: the wrapper sees by its
         records whether anything is left to do. So a link goes on after the loss of a node, too, and none
-        stays behind.
+        stays behind. All is in one option, since sbatch takes the last one alone.
         """
-        kind = "afterany" if any_end else "afterok"
-        ids = ":".join(_plain(each) for each in after)
-        return [f"--dependency={kind}:{ids}", "--kill-on-invalid-dep=yes"]
-
-    def merge_dependencies(self, options: Sequence[str]) -> builtins.list[str]:
-        """Put all conditions into one --dependency: sbatch takes the last one alone."""
-        conditions = [word.partition("=")[2] for word in options if word.startswith("--dependency=")]
-        if not conditions:
-            return []
+        conditions = []
+        for kind, kind_ends in (("afterok", False), ("afterany", True)):
+            ids = [_plain(native_id) for native_id, any_end in after if any_end == kind_ends]
+            conditions += [":".join([kind, *ids])] if ids else []
         return [f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes"]
 
     def is_native_id(self, text: str) -> bool:
         """Tell whether a text could be Slurm's id of a job."""
-        return re.fullmatch(r"\d+(;[\w.-]+)?", text) is not None
+        return re.fullmatch(self.id_pattern, text) is not None
 
     # ---- observing
 
@@ -237,25 +190,19 @@ class SlurmScheduler(HpcScheduler):
 
     def _query_cluster(
         self, commands: Commands, cluster: str, refs: Sequence[JobIds]
-    ) -> dict[str, builtins.list[SlurmJob]]:
+    ) -> dict[str, builtins.list[NativeJob]]:
         ids = {_plain(each): ref.app_id for ref in refs for each in ref.native_ids}
         names = {ref.app_id for ref in refs if not ref.native_ids or ref.may_have_more}
-        seen: dict[str, SlurmJob] = {}
-        if ids:
-            which = ["--me"] if len(ids) > MOST_IDS else ["-j", ",".join(ids)]
-            seen |= self._queue(commands, cluster, which)
-        if names and (len(names) <= MOST_IDS or len(ids) <= MOST_IDS):
-            which = ["--me"] if len(names) > MOST_IDS else ["--name=" + ",".join(sorted(names))]
-            seen |= self._queue(commands, cluster, which)
+        which = ["--me"] if names or len(ids) > MOST_IDS else ["-j", ",".join(ids)]
+        seen = self._queue(commands, cluster, which)
         missing = [each for each in ids if each not in seen]
-        for start in range(0, len(missing), MOST_ACCOUNTED):
-            words = ["-D", "-j", ",".join(missing[start : start + MOST_ACCOUNTED])]
-            seen |= self._accounting(commands, cluster, words)
+        if missing:
+            seen |= self._accounting(commands, cluster, ["-j", ",".join(missing)])
         lost = names - {job.app_id for job in seen.values()}
         if lost:
-            words = ["-D", "-S", _day(time.time() - LOOK_BACK), "--name=" + ",".join(sorted(lost))]
+            words = ["-S", _day(time.time() - LOOK_BACK), "--name=" + ",".join(sorted(lost))]
             seen |= self._accounting(commands, cluster, words)
-        found: dict[str, builtins.list[SlurmJob]] = {}
+        found: dict[str, builtins.list[NativeJob]] = {}
         for native_id, job in sorted(seen.items(), key=lambda item: int(item[0])):
             app_id = ids.get(native_id, "")
             if not app_id and job.app_id in names and not is_terminal(job.state):
@@ -268,45 +215,25 @@ class SlurmScheduler(HpcScheduler):
     def query_all(self, commands: Commands, since: float | None) -> builtins.list[NativeJob]:
         """Return this user's jobs: those of the queue, and those that accounting has of the last days."""
         begin = _day(since if since is not None else time.time() - LOOK_BACK)
-        found: dict[str, NativeJob] = {**self._accounting(commands, "", ["-D", "-S", begin])}
-        found |= self._queue(commands, "", ["--me"])
-        for job in found.values():
-            if _OUR_NAME.match(job.app_id) is None:
-                job.app_id = ""
+        found = self._accounting(commands, "", ["-S", begin]) | self._queue(commands, "", ["--me"])
         return [found[key] for key in sorted(found, key=int)]
 
-    def _queue(self, commands: Commands, cluster: str, which: Sequence[str]) -> dict[str, SlurmJob]:
+    def _queue(self, commands: Commands, cluster: str, which: Sequence[str]) -> dict[str, NativeJob]:
         """Ask squeue. It forgets jobs soon after their end, so an unknown id is not an error."""
-        base = ["squeue", *_on(cluster), "-t", "all", *which]
-        if self._version(commands) >= observe.JSON_SINCE:
-            answer = commands.run([*base, "--json"])
-            if answer.code == 0:
-                try:
-                    return _by_id(observe.queue_from_json(answer.text))
-                except (ValueError, AttributeError, TypeError):
-                    pass  # a schema that is not known: the text has been the same for many years
-        answer = commands.run(_with_times([*base, "-h", "-o", observe.QUEUE_FORMAT]))
+        command = ["squeue", *_on(cluster), "-t", "all", *which, "-h", "-o", observe.QUEUE_FORMAT]
+        answer = commands.run(command, env=_TIMES)
         if answer.code != 0 and not re.search("invalid job id", answer.words, re.IGNORECASE):
-            if answer.code == 127:
-                raise missing_program("squeue", commands, "")
             raise self.refusal(commands, "list the jobs", answer.words)
-        return _by_id(observe.queue_from_text(answer.text))
+        return observe.jobs_from_text(answer.text)
 
-    def _accounting(self, commands: Commands, cluster: str, which: Sequence[str]) -> dict[str, SlurmJob]:
-        """Ask sacct. Where it does not answer nothing is known of its jobs, which is not an end."""
-        key = f"{commands.host};{cluster}"
-        if self._unaccounted.get(key, 0) > time.monotonic():
-            return {}
-        base = ["sacct", *_on(cluster), "-n", "-X", "-P", *which]
+    def _accounting(self, commands: Commands, cluster: str, which: Sequence[str]) -> dict[str, NativeJob]:
+        """Ask sacct. Where it is missing or does not answer, nothing is known of its jobs: that is no end."""
+        command = ["sacct", *_on(cluster), "-n", "-X", "-P", "-D", *which, "-o", observe.ACCOUNTING_FIELDS]
         try:
-            answer = commands.run(_with_times([*base, "-o", observe.ACCOUNTING_FIELDS]))
-        except UnreachableError:
+            answer = commands.run(command, env=_TIMES)
+        except (UnreachableError, ConfigError):
             return {}
-        if answer.code != 0:
-            if _NO_ACCOUNTING.search(answer.words) or answer.code == 127:
-                self._unaccounted[key] = time.monotonic() + NO_ACCOUNTING_SECONDS
-            return {}
-        return _by_id(observe.accounting_from_text(answer.text))
+        return observe.jobs_from_text(answer.text) if answer.code == 0 else {}
 
     def details(self, app_id: str) -> SlurmJobDetails:
         """Return what else can be asked about a job: also its place in the queue, and what would start it."""
@@ -323,61 +250,41 @@ class SlurmScheduler(HpcScheduler):
         text = self.ask(commands, command, "list the waiting jobs")
         return observe.position_from_text(text, job_id)
 
-    def _version(self, commands: Commands) -> tuple[int, int]:
-        if commands.host not in self._versions:
-            text = self.ask(commands, ["squeue", "--version"], "ask Slurm for its version")
-            self._versions[commands.host] = observe.version_of(text)
-        return self._versions[commands.host]
-
     # ---- ending and entering
 
     def cancel_natively(self, commands: Commands, native_ids: Sequence[str]) -> None:
         """Cancel submissions by one call for each cluster."""
         for cluster in sorted({_cluster(each) for each in native_ids}):
             ids = [_plain(each) for each in native_ids if _cluster(each) == cluster]
-            self.end_natively(commands, ["scancel", *_on(cluster), *ids], "invalid job id|already")
+            super().cancel_natively(commands, [*_on(cluster), *ids])
 
     def task_id(self, native_id: str, number: int) -> str:
         """Return the id of a task, ``ID_TASK``, perhaps with ``;CLUSTER``."""
         job_id, separator, cluster = native_id.partition(";")
         return f"{job_id}_{number}{separator}{cluster}"
 
-    def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
-        """Run a command beside a replica, as a step that shares what the replica has."""
-        _, _, job = self.observed(app_id)
-        self._entered = dict(job.document.get("slurm") or {}) if job else {}
-        return super().execute(app_id, role_name, k, command, tty=tty)
-
     def enter_command(
-        self, native: NativeJob, number: int, command: Sequence[str], *, tty: bool
+        self, native: NativeJob, number: int, host: str, command: Sequence[str], *, tty: bool
     ) -> builtins.list[str]:
-        """Return the srun that runs a command on a replica's node."""
-        places: dict[int, observe.StepPlace] = getattr(native, "places", {})
-        if self._entered.get("array", not self._entered):
-            place = places.get(number)
-        else:
-            place = places.get(number // int(self._entered.get("replicas_per_node", 1)))
-            said = native.replicas.get(number)
-            here = [each for each in places.values() if said and _short(each.host) == _short(said.host)]
-            if here and place not in here:  # the site or the user has srun place the replicas differently
-                place = here[0]
-        if place is None:
-            raise ConfigError(f"the replica is not running: Slurm has no node for it in {native.native_id}")
+        """Return the srun that runs a command on a replica's node, as a step that shares what it has."""
+        places = [
+            (part, node) for part in native.parts if part.number in (None, number) for node in part.hosts
+        ]
+        here = [(part, node) for part, node in places if _short(node) == _short(host)]
+        if not here and len(places) != 1:
+            raise ConfigError(f"Slurm has no node {host} for the replica in {native.native_id}")
+        part, node = (here or places)[0]
+        assert isinstance(part, SlurmJob)
+        is_component = part.component is not None
         return [
             "srun",
             *_on(_cluster(native.native_id)),
-            f"--jobid={place.job_id}",
-            *([f"--het-group={place.component}"] if place.component is not None else []),
-            *("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={place.host}", "--quiet"),
+            f"--jobid={_plain(native.native_id) if is_component else part.raw_id}",
+            *([f"--het-group={part.component}"] if is_component else []),
+            *("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--quiet"),
             *(["--pty"] if tty else []),
             *command,
         ]
-
-    # ---- housekeeping
-
-    def examine(self, cfg: Mapping[str, Any]) -> builtins.list[Check]:
-        """Check commands, controller, partition, accounting and shared folder; sbatch tests a job."""
-        return examine(self, {name.replace("-", "_"): value for name, value in cfg.items()})
 
 
 class SlurmJobDetails(HpcJobDetails):
@@ -398,15 +305,6 @@ class SlurmJobDetails(HpcJobDetails):
         if not needs:
             return ""
         return rules.smallest_change(self._scheduler.partitions(self._scheduler.commands(place.host)), needs)
-
-
-def _by_id(entries: Iterable[QueueEntry]) -> dict[str, SlurmJob]:
-    return {job.native_id: job for job in observe.jobs_of(entries)}
-
-
-def _with_times(command: Sequence[str]) -> builtins.list[str]:
-    """Return a command that prints times as seconds since the epoch, whatever the time zone there."""
-    return ["env", f"SLURM_TIME_FORMAT={observe.TIME_FORMAT}", *command]
 
 
 def _on(cluster: str) -> builtins.list[str]:
