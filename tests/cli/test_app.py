@@ -9,7 +9,7 @@ import pytest
 
 from shunter import __version__
 from shunter.cli import main
-from shunter.cli.command_list import COMMANDS, OTHER_NAMES, load_command
+from shunter.cli.command_line import COMMANDS, OTHER_NAMES, load_command
 from shunter.cli.parser import Parser
 from shunter.errors import UsageError
 from tests.cli.conftest import DEADLINE, Cli

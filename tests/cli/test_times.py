@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.cli.units import parse_duration, parse_time
+from shunter.cli.parser import parse_duration, parse_time
 from shunter.errors import UsageError
 from shunter.terminal import format_duration
 
