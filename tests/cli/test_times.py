@@ -30,11 +30,6 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@given(st.integers(0, 500), st.integers(0, 59), st.integers(0, 59))
-def test_a_duration_is_the_sum_of_its_parts(hours: int, minutes: int, seconds: int) -> None:
-    assert parse_duration(f"{hours}h{minutes}m{seconds}s") == hours * 3600 + minutes * 60 + seconds
-
-
 @pytest.mark.parametrize("text", ["", "m", "10 m", "-5", "1h-2", "ten", "1.2.3", "1y"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(UsageError, match="is not a duration"):
