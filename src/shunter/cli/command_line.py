@@ -187,10 +187,6 @@ def _explained(error: Exception) -> ShunterError:
 
 
 def _dispatch(argv: list[str], options: GlobalOptions) -> int:
-    if "_ARGCOMPLETE" in os.environ:
-        from shunter.cli.completers import complete
-
-        return complete()
     parser = Parser("shunter", add_help=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--version", action="store_true")
