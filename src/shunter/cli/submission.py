@@ -34,7 +34,7 @@ from shunter.errors import (
     did_you_mean,
 )
 from shunter.metric_search import parse_definitions
-from shunter.runner import Runner
+from shunter.runner import Runner, get_runner
 from shunter.runner.config import DEFAULT, RUN_KEYS, Config, LayeredSettings, check_keys, effective_options
 from shunter.runner.config_files import INI
 from shunter.schedulers.registry import get_default_scheduler_name
@@ -318,28 +318,34 @@ def _check_trust(config: Config, component: str, args: Any, settings: LayeredSet
 
 
 @contextlib.contextmanager
-def located_errors(args: Namespace, config: Config) -> Iterator[None]:
-    """Add to an error about the scheduler or the component's arguments where the wrong value is set."""
-    try:
-        yield
-    except UnknownSchedulerException as error:
-        chosen = None if args.scheduler else config.command("run").get("scheduler")
-        if chosen is not None:
-            error.message = f"{chosen.origin}: {error.message}"
-        raise
-    except ComponentArgumentError as error:
-        if error.exit_code == EXIT_OK:  # it is the component's help
+def requested_job(args: Namespace) -> Iterator[tuple[Runner, JobRequest]]:
+    """Yield a runner and the job that a command line means.
+
+    To an error about the scheduler or the component's arguments it adds where the wrong value is set.
+    """
+    if getattr(args, "stdin", False):
+        read_stdin(args, sys.stdin)
+    with get_runner() as runner:
+        try:
+            yield runner, request_of(args, runner)
+        except UnknownSchedulerException as error:
+            chosen = None if args.scheduler else runner.config.command("run").get("scheduler")
+            if chosen is not None:
+                error.message = f"{chosen.origin}: {error.message}"
             raise
-        component = args.component or config.command("run")["component"].value
-        places = [
-            f"{setting.origin}: {key} is set there"
-            for key, setting in _settings_of_component(config, component).items()
-            if f"default {key}:" in error.message or f"default {key!r}" in error.message
-        ]
-        if places:
-            raise ConfigError(error.message, hint="\n".join([*places, error.hint]).rstrip()) from None
-        error.hint += args.misplaced
-        raise
+        except ComponentArgumentError as error:
+            if error.exit_code == EXIT_OK:  # it is the component's help
+                raise
+            component = args.component or runner.config.command("run")["component"].value
+            places = [
+                f"{setting.origin}: {key} is set there"
+                for key, setting in _settings_of_component(runner.config, component).items()
+                if f"default {key}:" in error.message or f"default {key!r}" in error.message
+            ]
+            if places:
+                raise ConfigError(error.message, hint="\n".join([*places, error.hint]).rstrip()) from None
+            error.hint += args.misplaced
+            raise
 
 
 # ---- a job on stdin
@@ -439,11 +445,15 @@ class FollowPlan:
         return cls(waits, logs, is_local and at_terminal and waits, source, args.json)
 
 
-def submit_and_follow(runner: Runner, send: Callable[[], str], plan: FollowPlan) -> int:
+def submit_and_follow(
+    runner: Runner, send: Callable[[], str], plan: FollowPlan, announcement: str = ""
+) -> int:
     """Submit a job by ``send``, which returns its handle; show the progress of shipping meanwhile.
 
     Prints the handle, alone on stdout, then watches the job as planned; returns the exit code.
     """
+    if announcement:
+        note(announcement)
     runner.progress = progress = TerminalProgress(sys.stderr)
     try:
         handle = send()

@@ -18,10 +18,10 @@ from shunter.cli.commands.workspace import code_json
 from shunter.cli.console import BOLD, format_bytes, out, paint, print_json, table, warn
 from shunter.cli.parser import Parser
 from shunter.cli.shown_plan import request_text, shown_request
-from shunter.cli.submission import JobRequest, located_errors, parse_component, read_stdin, request_of
+from shunter.cli.submission import JobRequest, parse_component, requested_job
 from shunter.errors import EXIT_BACKEND, EXIT_OK
 from shunter.git import commit_of
-from shunter.runner import Runner, get_runner
+from shunter.runner import Runner
 from shunter.runner.submit import intent_of
 from shunter.schedulers.api import Check
 from shunter.schedulers.capabilities import capabilities_of
@@ -42,11 +42,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Run the command. With ``--live`` it fails if a check does."""
-    if args.stdin:
-        read_stdin(args, sys.stdin)
     checks: list[Check] = []
-    with get_runner() as runner, located_errors(args, runner.config):
-        request = request_of(args, runner)
+    with requested_job(args) as (runner, request):
         info = runner.plan(request.submission)
         if args.live:
             checks = runner.scheduler(info.scheduler).doctor(info.cfg, info)

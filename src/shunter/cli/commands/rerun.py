@@ -11,7 +11,7 @@ from shunter.cli.parser import Parser, add_handle_argument
 from shunter.cli.shown_plan import show_plan
 from shunter.cli.shown_status import check_exit_code_source
 from shunter.cli.submission import FollowPlan, add_submission_options, given_options, submit_and_follow
-from shunter.errors import UsageError
+from shunter.errors import EXIT_OK, UsageError
 from shunter.runner import get_runner
 from shunter.schedulers.registry import SWEEPS
 from shunter.sweeps.point_jobs import repeat
@@ -50,5 +50,6 @@ def run(args: Namespace) -> int:
         )
         info = runner.plan(submission)
         if args.dryrun:
-            return show_plan(runner, info, args.json)
+            show_plan(runner, info, args.json)
+            return EXIT_OK
         return submit_and_follow(runner, lambda: runner.schedule(info), plan)

@@ -9,23 +9,19 @@ stop; otherwise it only stops watching (exit code 130), and the job keeps runnin
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 
-from shunter.cli.console import note
 from shunter.cli.parser import Parser
 from shunter.cli.shown_plan import show_plan
 from shunter.cli.shown_status import check_exit_code_source
 from shunter.cli.submission import (
     add_component_arguments,
     add_submission_options,
-    located_errors,
     parse_component,
-    read_stdin,
-    request_of,
+    requested_job,
     submit_and_follow,
 )
-from shunter.runner import get_runner
+from shunter.errors import EXIT_OK
 
 parse = parse_component
 
@@ -38,17 +34,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    if args.stdin:
-        read_stdin(args, sys.stdin)
-    with get_runner() as runner, located_errors(args, runner.config):
-        request = request_of(args, runner)
+    with requested_job(args) as (runner, request):
         info = runner.plan(request.submission)
         if args.dryrun:
-            return show_plan(runner, info, args.json)
+            show_plan(runner, info, args.json)
+            return EXIT_OK
         roles = info.app.roles if info.app is not None else []
-        check_exit_code_source(
-            request.follow.source, [(role.name, k) for role in roles for k in range(role.num_replicas)]
-        )
-        if request.announcement:
-            note(request.announcement)
-        return submit_and_follow(runner, lambda: runner.schedule(info), request.follow)
+        replicas = [(role.name, k) for role in roles for k in range(role.num_replicas)]
+        check_exit_code_source(request.follow.source, replicas)
+        return submit_and_follow(runner, lambda: runner.schedule(info), request.follow, request.announcement)

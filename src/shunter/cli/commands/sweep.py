@@ -18,15 +18,14 @@ from shunter.cli.submission import (
     FollowPlan,
     add_component_arguments,
     add_submission_options,
-    located_errors,
     parse_component,
-    request_of,
+    requested_job,
     submit_and_follow,
 )
 from shunter.components.finder import get_component
-from shunter.errors import UsageError
+from shunter.errors import EXIT_OK, UsageError
 from shunter.redaction import Redactor
-from shunter.runner import Runner, get_runner
+from shunter.runner import get_runner
 from shunter.schedulers.registry import SWEEPS
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.sweep_points import Point, label_of
@@ -68,10 +67,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    with get_runner() as runner, located_errors(args, runner.config):
-        if args.resume:
-            return _resume(args, runner)
-        request = request_of(args, runner)
+    if args.resume:
+        return _resume(args)
+    with requested_job(args) as (runner, request):
         if args.exit_code_from:
             raise UsageError("--exit-code-from cannot be used with a sweep: its replicas are the points")
         submission = request.submission
@@ -81,33 +79,32 @@ def run(args: Namespace) -> int:
         if args.dryrun:
             if not args.json:
                 out(f"# points\n{points_table(points)}\n")
-            return show_plan(runner, plan.info, args.json)
-        if request.announcement:
-            note(request.announcement)
+            show_plan(runner, plan.info, args.json)
+            return EXIT_OK
         parallel = args.parallel or plan.parallel
         at_once = f", at most {parallel} at a time" if parallel else ""
         first, last = label_of(vars(points[0])), label_of(vars(points[-1]))
         note(f"{len(points)} points{at_once}, from {first} to {last}")
-        return submit_and_follow(runner, lambda: plan.submit(runner), request.follow)
+        return submit_and_follow(runner, lambda: plan.submit(runner), request.follow, request.announcement)
 
 
-def _resume(args: Namespace, runner: Runner) -> int:
+def _resume(args: Namespace) -> int:
     if args.component:
         raise UsageError("--resume takes no component: the sweep already has one")
-    handle = runner.resolve_handle(args.resume)
-    parsed = parse_app_handle(handle)
-    if parsed.scheduler_backend != SWEEPS:
-        raise UsageError(
-            f"{handle} is a single job, so none of its points can be missing",
-            hint="`shunter rerun --failed` repeats the points that failed.",
-        )
-    plan = FollowPlan.of(args, runner, SWEEPS)
+    with get_runner() as runner:
+        handle = runner.resolve_handle(args.resume)
+        parsed = parse_app_handle(handle)
+        if parsed.scheduler_backend != SWEEPS:
+            raise UsageError(
+                f"{handle} is a single job, so none of its points can be missing",
+                hint="`shunter rerun --failed` repeats the points that failed.",
+            )
 
-    def send() -> str:
-        submit_points(runner, parsed.app_id)
-        return handle
+        def send() -> str:
+            submit_points(runner, parsed.app_id)
+            return handle
 
-    return submit_and_follow(runner, send, plan)
+        return submit_and_follow(runner, send, FollowPlan.of(args, runner, SWEEPS))
 
 
 def points_table(points: list[Point]) -> str:
