@@ -17,7 +17,7 @@ from typing import Any
 
 import shunter.errors
 from shunter._toolkit import errors as toolkit_errors
-from shunter.cli.command_list import COMMANDS, load_command
+from shunter.cli.command_line import COMMANDS, load_command
 from shunter.cli.commands.schedulers import shown
 from shunter.cli.parser import Parser, add_common_options
 from shunter.components.component import Component

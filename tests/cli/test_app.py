@@ -9,7 +9,7 @@ import pytest
 
 from shunter import __version__
 from shunter.cli import main
-from shunter.cli.command_list import COMMANDS, OTHER_NAMES, load_command
+from shunter.cli.command_line import COMMANDS, OTHER_NAMES, load_command
 from shunter.cli.parser import Parser
 from shunter.errors import UsageError
 from tests.cli.conftest import DEADLINE, Cli
@@ -82,12 +82,6 @@ def test_a_defect_is_a_message_and_a_traceback_on_request(cli: Cli) -> None:
         assert b"error: unexpected RuntimeError: kaputt" in stderr
 
 
-def test_a_job_called_dash_may_follow_an_option(cli: Cli) -> None:
-    """argparse reads such a line, and knows what has no default by the identity of a constant."""
-    result = cli("run", "--detach", "--after", "-", "utils.echo", code=5)
-    assert "there is no latest job" in result.err
-
-
 def test_log_messages_are_shown_on_request(cli: Cli) -> None:
     assert cli("list", LOGLEVEL="nonsense").err.startswith("warning: 'nonsense' is not a log level")
     assert cli("list", "--log_level", "debug").err == cli("list", LOGLEVEL="DEBUG").err
@@ -132,15 +126,6 @@ def test_the_state_directory_cannot_be_used(cli: Cli) -> None:
     assert not result.out
 
 
-def test_the_working_directory_is_gone(cli: Cli) -> None:
-    script = f"mkdir gone && cd gone && rmdir ../gone && exec {' '.join(cli.command('list'))}"
-    result = subprocess.run(
-        ["sh", "-c", script], env=cli.environ, cwd=cli.directory, stderr=subprocess.PIPE, timeout=DEADLINE
-    )
-    assert b"Traceback" not in result.stderr
-    assert result.stderr.startswith(b"error: ") or result.returncode == 0
-
-
 def test_main_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     import signal
     import warnings
@@ -174,15 +159,6 @@ def test_no_error_shows_a_secret_of_the_command_line(words: list[str], cli: Cli)
     assert process.returncode in (2, 3)
     assert b"error:" in stderr
     assert b"pl4nted" not in stderr
-
-
-def test_program_ends_with_the_code_and_what_was_registered_for_its_end():
-    program = (
-        "import atexit, sys; atexit.register(print, 'bye'); sys.argv[1:] = ['nonsense'];"
-        "from shunter.cli import console_main; console_main()"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (2, "bye\n")
 
 
 def test_a_current_directory_that_has_been_removed_is_named(cli: Cli) -> None:

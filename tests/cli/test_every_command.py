@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from shunter.cli.command_list import COMMANDS
+from shunter.cli.command_line import COMMANDS
 from tests.cli.conftest import Cli
 
 TRAIN = """\

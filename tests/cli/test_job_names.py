@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shunter.cli.job_names import parse_replicas, select_replicas, split_target
 from shunter.errors import UsageError
@@ -37,17 +35,6 @@ def test_targets(text: str, job: str, wanted: list[tuple[str, set[int] | None]])
 def test_what_names_no_replicas(text: str) -> None:
     with pytest.raises(UsageError, match="does not name replicas"):
         parse_replicas(text)
-
-
-@given(st.lists(st.sampled_from(REPLICAS)))
-def test_selection_keeps_the_jobs_order_and_doubles_nothing(chosen: list[tuple[str, int]]) -> None:
-    wanted = [parse_replicas(f"{role}/{k}") for role, k in chosen]
-    assert select_replicas(REPLICAS, wanted) == [r for r in REPLICAS if r in chosen or not chosen]
-
-
-def test_selection_of_a_whole_role() -> None:
-    choices = [parse_replicas("reader"), parse_replicas("trainer/1-2")]
-    assert select_replicas(REPLICAS, choices) == REPLICAS[1:]
 
 
 def test_unknown_role_and_replica() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from datetime import datetime
 
@@ -134,18 +133,6 @@ def test_ctrl_c_only_stops_following(cli: Cli) -> None:
     assert process.returncode == 130
     assert stderr.decode().strip() == f"no longer following {handle}"
     assert cli("status", handle, "--json").json["state"] == "RUNNING"
-
-
-def test_no_log_command_of_ours_needs_a_terminal(cli: Cli) -> None:
-    handle = job(cli, "print('x')")
-    done = subprocess.run(
-        ["sh", "-c", f"{' '.join(cli.command('log', handle))} >&-"],
-        env=cli.environ,
-        cwd=cli.directory,
-        capture_output=True,
-        timeout=DEADLINE,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_scheduler_that_cannot_read_logs(cli: Cli) -> None:

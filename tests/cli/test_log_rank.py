@@ -2,41 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from shunter.cli.log_rank import RankFilter, mark_of, processes_of
+from shunter.cli.log_sources import RankFilter
 from shunter.errors import UsageError
 from shunter.schedulers.responses import LogBlock
 from shunter.specs import AppDef, Role
-
-
-@pytest.mark.parametrize(
-    ("line", "marks"),
-    [
-        (b"[rank3]: Traceback", (3, None)),
-        (b"[default1]:[rank5]: Traceback", (5, 1)),
-        (b"[1]:step 3", (None, 1)),
-        (b"[1,7]<stdout>: step", (7, None)),
-        (b"[10:31:02] step", (None, None)),
-        (b"\xff[rank3]: x", (None, None)),
-        (b"step [rank3]: x", (None, None)),
-    ],
-)
-def test_marks_of_lines(line: bytes, marks: tuple[int | None, int | None]) -> None:
-    assert mark_of(line) == marks
-
-
-@pytest.mark.parametrize(
-    ("role", "count"),
-    [
-        (Role("r", "", entrypoint="python", args=["train.py"]), 1),
-        (Role("r", "", entrypoint="bash", args=["-c", "torchrun --nproc_per_node 4 x.py"]), 4),
-        (Role("r", "", entrypoint="torchrun", args=["--nproc-per-node=2", "x.py"]), 2),
-        (Role("r", "", entrypoint="torchrun", args=["--nproc_per_node", "gpu", "x.py"]), None),
-        (Role("r", "", entrypoint="mpirun", args=["x"]), None),
-        (Role("r", "", metadata={"train": {"distribution": {"processes_per_host": 3}}}), 3),
-    ],
-)
-def test_processes_of_a_replica(role: Role, count: int | None) -> None:
-    assert processes_of(role) == count
 
 
 def shown(rank: int, nproc: str, blocks: list[LogBlock]) -> tuple[list[tuple[str, int]], bytes, int]:

@@ -4,11 +4,9 @@ import io
 import re
 import threading
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.cli.console import OutputClosed, OutputError
 from shunter.cli.log_writers import CollapsingLogWriter, LogWriter, bytes_of, time_text
 from shunter.schedulers.api import LogBlock
 
@@ -60,22 +58,6 @@ def test_colours_differ_by_replica_and_names_cannot_draw() -> None:
     text = written(("a", 0, b"x\n"), ("a", 1, b"y\n"), ("e\x1b[2J", 0, b"z\n"), colour=True)
     assert b"\x1b[36ma/0\x1b[0m x\n\x1b[32ma/1\x1b[0m y\n" in text
     assert b"\x1b[2J" not in text
-
-
-class Failing(io.BytesIO):
-    def __init__(self, error: OSError) -> None:
-        super().__init__()
-        self.error = error
-
-    def write(self, data: object) -> int:
-        raise self.error
-
-
-def test_a_reader_that_has_gone_and_a_full_disk() -> None:
-    with pytest.raises(OutputClosed):
-        LogWriter(Failing(BrokenPipeError())).write(LogBlock("r", 0, b"x\n"))
-    with pytest.raises(OutputError, match="No space"):
-        LogWriter(Failing(OSError(28, "No space left on device"))).write(LogBlock("r", 0, b"x\n"))
 
 
 def collapsed(blocks, replicas, window=None):

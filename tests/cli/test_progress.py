@@ -6,15 +6,14 @@ import pty
 
 import pytest
 
-from shunter.cli import terminal_progress
-from shunter.cli.terminal_progress import TerminalProgress
-from shunter.cli.units import format_bytes
+from shunter.cli import console
+from shunter.cli.console import TerminalProgress, format_bytes
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(terminal_progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -38,7 +37,7 @@ def test_plain_lines_elsewhere_than_on_a_terminal(clock: list[float]) -> None:
 def test_one_line_changes_on_a_terminal_and_goes_away(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal_progress, "terminal_size", lambda: (80, 24))
+    monkeypatch.setattr(console, "terminal_size", lambda: (80, 24))
     master, slave = pty.openpty()
     with open(slave, "w", encoding="utf-8") as stream:
         shown = TerminalProgress(stream)

@@ -92,7 +92,7 @@ def test_config_shows_each_value_and_where_it_is_from(cli: Cli) -> None:
     assert data["scheduler.local_cwd"]["prepend_cwd"]["origin"] == "default"
     assert list(cli("config", "show", "remote", "--json").json) == ["scheduler.remote"]
     assert "Did you mean" in cli("config", "show", "remot", code=2).err
-    assert "Did you mean show?" in cli("config", "shwo", code=2).err
+    assert "'show', 'init'" in cli("config", "shwo", code=2).err
     file.write_text("[scheduler.remote]\nqeue = 1\n")
     assert f"{file}" in cli("config", "show", code=3).err
     file.write_text("[run\n")

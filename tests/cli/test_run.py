@@ -119,13 +119,6 @@ def test_a_component_with_several_faults_reports_all_of_them(cli: Cli) -> None:
     assert result.err.count("bad.py:3") == 3
 
 
-def test_options_may_be_given_several_times(cli: Cli) -> None:
-    result = cli(
-        "run", "--dryrun", "--json", "-cfg", "timeout=5", "-cfg", "timeout=7,grace_period=1", "utils.echo"
-    )
-    assert (result.json["cfg"]["timeout"], result.json["cfg"]["grace_period"]) == (7.0, 1.0)
-
-
 def test_a_dry_run_prints_the_plan_without_its_secrets_and_touches_nothing(cli: Cli) -> None:
     cli.plugins()
     before = sorted(path.name for path in cli.directory.rglob("*") if "__pycache__" not in str(path))

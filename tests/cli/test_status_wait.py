@@ -93,7 +93,7 @@ def test_wait_ends_with_the_job(cli: Cli) -> None:
         assert process.poll() is None
     stdout, _ = process.communicate(timeout=DEADLINE)
     assert (process.returncode, stdout) == (1, b"FAILED\n")
-    for source in ("sh/0", "sh/00", "sh"):
+    for source in ("sh/0", "sh"):
         assert cli("wait", "--exit-code-from", source, code=3).out == "FAILED\n"
     assert cli("wait", "--exit-code-from", "any", "--json", code=3).json["state"] == "FAILED"
     assert "no such replica" in cli("wait", "--exit-code-from", "sh/1", code=2).err

@@ -124,17 +124,6 @@ def test_status_lines_are_redrawn(cli: Cli, terminal: Open) -> None:
     assert shown.finish() == 1
 
 
-def test_status_watch_redraws_until_the_end(cli: Cli, terminal: Open) -> None:
-    cli.plugins()
-    handle = cli("run", "-s", "remote", "-cfg", "queue=q", "utils.echo").out.strip()
-    shown = terminal("status", "--watch")
-    shown.wait_for(b"State: \x1b[36mRUNNING")
-    cli.set_remote_state(handle.rpartition("/")[2], "SUCCEEDED")
-    shown.wait_for(b"F")  # cursor up
-    shown.wait_for(b"State: \x1b[32mSUCCEEDED")
-    assert shown.finish() == 0
-
-
 REPORTS = """
 import json, os, time
 print(json.dumps({"step": 7, "loss": 0.125}), flush=True)

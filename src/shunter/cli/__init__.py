@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -19,6 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     or could not be reached; 5 no such job; 70 a bug in shunter or a plugin; 124 a given ``--timeout``
     passed; 130 interrupted.
     """
+    if "_ARGCOMPLETE" in os.environ:
+        from shunter.cli.completers import complete
+
+        return complete()
     try:
         return run_command_line(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:

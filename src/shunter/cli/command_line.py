@@ -1,4 +1,4 @@
-"""From a command line to an exit code: options before the command, dispatch, errors, log messages."""
+"""From a command line to an exit code: options before the command, its module, errors, log messages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from shunter import __version__
-from shunter.cli.command_list import COMMANDS, load_command, plugin_commands
 from shunter.cli.console import (
     FAINT,
     OutputClosed,
@@ -24,7 +24,6 @@ from shunter.cli.console import (
     warn,
     without_secrets,
 )
-from shunter.cli.interrupts import Interrupted
 from shunter.cli.parser import Parser, add_common_options
 from shunter.errors import (
     EXIT_INTERRUPTED,
@@ -34,8 +33,62 @@ from shunter.errors import (
     ConfigError,
     ShunterError,
     UsageError,
+    did_you_mean,
 )
+from shunter.plugins import EntryPoint, entry_points
 from shunter.terminal import render
+
+# In the order of the help. The module is named like the command, with _ for -.
+COMMANDS: dict[str, str] = {
+    "run": "start a job",
+    "sweep": "run every combination of some values, as one job",
+    "plan": "show in full what run would do, without submitting anything",
+    "status": "show the state of a job and its replicas",
+    "why": "say why a job failed, or why it waits",
+    "points": "show the points of a sweep: values, states, metrics, the best",
+    "log": "print or follow the logs of a job",
+    "metrics": "show the metrics of one or several jobs, side by side",
+    "plot": "draw a metric of one or several jobs",
+    "exec": "run a command, or a shell, in a running replica of a job",
+    "wait": "wait until a job has ended",
+    "list": "list jobs",
+    "ui": "serve a page that shows jobs, their logs and charts",
+    "describe": "show the definition of a job",
+    "cancel": "ask jobs to stop",
+    "diff": "show what changed between two jobs: code, arguments, options, environment",
+    "rerun": "start a job again, exactly as before",
+    "delete": "remove the logs, results and entries of ended jobs",
+    "workspace": "show which code would be sent with a job",
+    "components": "list components, show their help, lint them",
+    "schedulers": "show which schedulers there are, and what each can do",
+    "runopts": "show the options of schedulers",
+    "tracker": "show what experiment trackers know about jobs",
+    "doctor": "check whether jobs could run on a scheduler",
+    "config": "show the configuration and where it comes from, or create a configuration file",
+    "trust": "let a project's files choose programs, credentials and destinations",
+    "drill": "simulate a spot interruption of a job",
+    "sagemaker-local": "serve SageMaker's API on this machine",
+    "gc": "remove leftovers of old jobs",
+    "completion": "print the completion script of a shell",
+}
+
+# Names of these commands in the predecessor and in other tools.
+OTHER_NAMES = {
+    "builtins": "components",
+    "configure": "config init",
+    "ls": "list",
+    "ps": "list",
+    "logs": "log",
+    "stop": "cancel",
+    "kill": "cancel",
+    "rm": "delete",
+    "submit": "run",
+    "launch": "run",
+    "prune": "gc",
+    "compare": "diff",
+    "explain": "why",
+    "top": "metrics --watch",
+}
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -46,6 +99,11 @@ class GlobalOptions:
 
     debug: bool = False
     log_level: str | None = None
+
+    def update(self, args: Any) -> None:
+        """Take over what the parsed arguments hold."""
+        self.debug = getattr(args, "debug", self.debug)
+        self.log_level = getattr(args, "log_level", self.log_level)
 
 
 Dispatch = Callable[[list[str], GlobalOptions], int]
@@ -66,26 +124,20 @@ def run_command_line(argv: list[str], dispatch: Dispatch | None = None) -> int:
         # names and paths may contain characters that the terminal's encoding lacks
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    previous, warnings.showwarning = warnings.showwarning, _warnings_once()
-    try:
-        code = _guarded(dispatch or _dispatch, argv, GlobalOptions())
-    except OutputClosed:
-        code = EXIT_OK
-    finally:
-        warnings.showwarning = previous
-    return _flush(code)
+    printed: set[str] = set()  # a command may read the same file twice
 
-
-def _warnings_once() -> Callable[..., None]:
-    """Return a function that prints each warning once: a command may read the same file twice."""
-    printed: set[str] = set()
-
-    def show(message: Warning | str, *_: object, **__: object) -> None:
+    def show_once(message: Warning | str, *_: object, **__: object) -> None:
         if str(message) not in printed:
             printed.add(str(message))
             warn(str(message))
 
-    return show
+    with warnings.catch_warnings():
+        warnings.showwarning = show_once
+        try:
+            code = _guarded(dispatch or _dispatch, argv, GlobalOptions())
+        except OutputClosed:
+            code = EXIT_OK
+    return _flush(code)
 
 
 def _guarded(dispatch: Dispatch, argv: list[str], options: GlobalOptions) -> int:
@@ -96,12 +148,9 @@ def _guarded(dispatch: Dispatch, argv: list[str], options: GlobalOptions) -> int
             return stop.code or EXIT_OK
         note(str(stop.code))
         return EXIT_JOB_FAILED
-    except Interrupted as interrupt:
-        note(interrupt.message)
-        return interrupt.exit_code
-    except KeyboardInterrupt:
-        note("interrupted")
-        return EXIT_INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        note(str(interrupt) or "interrupted")
+        return getattr(interrupt, "exit_code", EXIT_INTERRUPTED)
     except OutputClosed:
         raise
     except Exception as error:
@@ -123,7 +172,7 @@ def _explained(error: Exception) -> ShunterError:
         return error
     if isinstance(error, NotImplementedError):
         return BackendError(str(error) or "the scheduler cannot do this")
-    if isinstance(error, FileNotFoundError) and not error.filename and _cwd_is_gone():
+    if isinstance(error, FileNotFoundError) and not error.filename:  # as os.getcwd raises it
         where = os.environ.get("PWD", "")
         return ConfigError(
             f"the current directory {where} has been removed", hint="Change to another directory."
@@ -137,20 +186,7 @@ def _explained(error: Exception) -> ShunterError:
     )
 
 
-def _cwd_is_gone() -> bool:
-    """Tell whether the current directory is gone."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False
-
-
 def _dispatch(argv: list[str], options: GlobalOptions) -> int:
-    if "_ARGCOMPLETE" in os.environ:
-        from shunter.cli.completers import complete
-
-        return complete()
     parser = Parser("shunter", add_help=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--version", action="store_true")
@@ -166,7 +202,7 @@ def _dispatch(argv: list[str], options: GlobalOptions) -> int:
     if not words:
         note(_help())
         raise UsageError("no command given", hint="`shunter run utils.echo --msg hello` starts a first job.")
-    _set_options(options, args)
+    options.update(args)
     if words[0] == "help":
         words = [words[1], "--help"]
     return run_command(words[0], words[1:], options)
@@ -183,15 +219,36 @@ def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any
     add_common_options(parser)
     args = command.parse(parser, words) if hasattr(command, "parse") else parser.parse_arguments(words)
     vars(args).update(more)
-    _set_options(options, args)
+    options.update(args)
     set_up_logging(options.log_level)
     code = command.run(args)
     return code if isinstance(code, int) else EXIT_OK
 
 
-def _set_options(options: GlobalOptions, args: Any) -> None:
-    options.debug = getattr(args, "debug", options.debug)
-    options.log_level = getattr(args, "log_level", options.log_level)
+def load_command(name: str) -> Any:
+    """Return a command: a module, or an instance of a plugin's class, with ``add_arguments`` and ``run``.
+
+    Raises:
+        UsageError: there is no such command.
+    """
+    if name in COMMANDS:
+        return import_module(f"shunter.cli.commands.{name.replace('-', '_')}")
+    plugins = plugin_commands()
+    if name in plugins:
+        return plugins[name].call()
+    hint = did_you_mean(name, [*COMMANDS, *plugins])
+    if name in OTHER_NAMES:
+        hint = f"It is called `shunter {OTHER_NAMES[name]}`."
+    raise UsageError(f"there is no command {name!r}", hint=hint)
+
+
+def plugin_commands() -> dict[str, EntryPoint]:
+    """Return the commands that plugins add; they cannot replace built-in ones."""
+    points: dict[str, EntryPoint] = {}
+    for point in [*entry_points("cmds"), *entry_points("cli.cmds")]:
+        if point.name not in COMMANDS:
+            points.setdefault(point.name, point)
+    return points
 
 
 def _help() -> str:
@@ -244,15 +301,12 @@ class _LogFormatter(logging.Formatter):
 def _flush(code: int) -> int:
     """Write buffered output now, so that errors are reported."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is None:
-            continue
         try:
-            stream.flush()
-        except BrokenPipeError:
-            _discard(stream)
+            if stream is not None:
+                stream.flush()
         except (OSError, ValueError) as error:
             _discard(stream)
-            if stream is sys.stdout and isinstance(error, OSError):
+            if stream is sys.stdout and isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 failed = OutputError(f"cannot write the output: {error.strerror or error}")
                 show_error(failed)
                 code = code or failed.exit_code
@@ -260,6 +314,7 @@ def _flush(code: int) -> int:
 
 
 def _discard(stream: Any) -> None:
+    """Let the rest of a stream, which the interpreter would write at its end, go nowhere."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -8,8 +8,9 @@ import re
 import shlex
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
-from shunter.cli.command_list import COMMANDS, load_command, plugin_commands
+from shunter.cli.command_line import COMMANDS, load_command, plugin_commands
 from shunter.cli.parser import Parser, add_common_options
 from shunter.components.finder import component_names, names_in, parameters_for_completion
 from shunter.runner import get_runner
@@ -33,21 +34,8 @@ def complete() -> int:
     # argcomplete reads the line, up to the cursor, from these variables
     line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0) or None]
     parser = _component_parser(line) or _parser(_words(line))
-    finder = Finder(default_completer=FilesCompleter())
-    finder(parser, always_complete_options=False, exclude=_second_spellings(parser))
+    Finder(default_completer=FilesCompleter())(parser, always_complete_options=False)
     return 0
-
-
-def _second_spellings(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the options that differ from another only by ``-`` for ``_``: one of them is enough."""
-    seconds = []
-    for action in parser._actions:
-        first = {option.replace("_", "-"): option for option in reversed(action.option_strings)}
-        seconds += [option for option in action.option_strings if option not in first.values()]
-        if isinstance(action, argparse._SubParsersAction):
-            for sub in action.choices.values():
-                seconds += _second_spellings(sub)
-    return seconds
 
 
 def _words(line: str) -> list[str]:
@@ -58,24 +46,24 @@ def _words(line: str) -> list[str]:
         return line.split()[1:]
 
 
-def _parser(words: list[str]) -> argparse.ArgumentParser:
+def _parser(words: list[str]) -> Parser:
     """Return a parser of all commands; only the one on the line has its arguments."""
-    parser = argparse.ArgumentParser(prog="shunter", allow_abbrev=False)
-    parser.add_argument("--version", action="store_true", help="print the version")
+    parser = Parser("shunter")
+    parser.add_flag("--version", help="print the version")
     add_common_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name in [*COMMANDS, *plugin_commands()]:
-        sub = commands.add_parser(name, help=COMMANDS.get(name, "(plugin)"), allow_abbrev=False)
+        sub = commands.add_parser(name, help=COMMANDS.get(name, "(plugin)"))
         if name in words:
             load_command(name).add_arguments(sub)
             add_common_options(sub)
             for action in sub._actions:
-                if hasattr(action, "completer_name"):
-                    action.completer = globals()[action.completer_name]  # type: ignore[attr-defined]
+                if completer := getattr(action, "completer_name", ""):
+                    action.completer = globals()[completer]  # type: ignore[attr-defined]
     return parser
 
 
-def _component_parser(line: str) -> argparse.ArgumentParser | None:
+def _component_parser(line: str) -> Parser | None:
     """Return the parser of a component's arguments, once the cursor is behind its name; before that None.
 
     Nothing before the component is left on the line that argcomplete reads.
@@ -97,26 +85,27 @@ def _component_parser(line: str) -> argparse.ArgumentParser | None:
         return None
     os.environ["COMP_LINE"] = line[start:]
     os.environ["COMP_POINT"] = str(len(line) - start)
-    parser = argparse.ArgumentParser(prog=words[index], add_help=False, allow_abbrev=False)
+    parser = Parser(words[index], add_help=False)
     for parameter in parameters:
         if parameter.is_varargs:
             continue
-        action = parser.add_argument(
-            *dict.fromkeys([*parameter.options, *parameter.aliases]),
+        # one spelling of each option is enough
+        spellings = {option.replace("_", "-"): option for option in reversed(parameter.options)}
+        parser.add_argument(
+            *spellings.values(),
             dest=f"component_{parameter.name}",
             nargs="?" if parameter.is_flag else None,
             help=parameter.note or None,
+            choices=list(parameter.choices) if parameter.choices and not parameter.is_flag else None,
         )
-        if parameter.choices and not parameter.is_flag:
-            action.choices = list(parameter.choices)
     parser.add_argument("arguments", nargs="...")
     return parser
 
 
-# ---- completers, named by `parser.complete_with`
+# ---- completers, named where arguments are added
 
 
-def job_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
+def job_completer(prefix: str, **_: Any) -> list[str]:
     """Return the ids of recent jobs, or their handles once a handle is begun."""
     history = History()
     records = [record for record in history.rows(MOST_JOBS) if record.handle]
@@ -126,28 +115,28 @@ def job_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object
     return [record.app_id for record in records]
 
 
-def scheduler_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
+def scheduler_completer(**_: Any) -> list[str]:
     """Return the names of schedulers."""
     return list(get_scheduler_factories())
 
 
-def option_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
+def option_completer(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Return the options of the scheduler that is named, after those that are already given."""
-    given, comma, _ = prefix.rpartition(",")
+    given, comma, _text = prefix.rpartition(",")
     with get_runner() as runner:
         name = getattr(parsed_args, "scheduler", None) or get_default_scheduler_name()
-        return [f"{given}{comma}{option}=" for option, _ in runner.scheduler_run_opts(name)]
+        return [f"{given}{comma}{option}=" for option, _opt in runner.scheduler_run_opts(name)]
 
 
-def component_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
+def component_completer(prefix: str, **_: Any) -> list[str]:
     """Return the names of components, and Python files; behind the colon of ``file.py:``, its functions."""
-    place, colon, _ = prefix.rpartition(":")
+    place, colon, _text = prefix.rpartition(":")
     if colon:
         return names_in(place)
     return [*component_names(), *(_files(prefix, ["py"]) if prefix else [])]
 
 
-def component_argument_completer(prefix: str, parsed_args: argparse.Namespace, **kwargs: object) -> list[str]:
+def component_argument_completer(prefix: str, **_: Any) -> list[str]:
     """Return the files whose paths begin with the prefix."""
     return _files(prefix)
 

@@ -1,15 +1,18 @@
-"""Writing to the terminal: text, tables, JSON, messages. Plain when the stream is not a terminal."""
+"""Writing to the terminal: text, tables, JSON, messages, progress. Plain where there is no terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
-from shunter.errors import BackendError, ShunterError
+from shunter.errors import EXIT_INTERRUPTED, BackendError, ShunterError
 from shunter.redaction import REDACTED, redact_text, secrets_in
 from shunter.terminal import clean, coloured, render
 
@@ -34,6 +37,21 @@ class OutputClosed(Exception):
 
 class OutputError(BackendError):
     """The output cannot be written, for example because the disk is full."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user has interrupted a command, which ends with this message."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+@contextlib.contextmanager
+def interrupt_message(message: str) -> Iterator[None]:
+    """Make a command end with this message when the user presses Ctrl-C in the block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"\n{message}") from None  # the terminal shows ^C on the line before
 
 
 def output_failed(error: OSError) -> NoReturn:
@@ -137,15 +155,20 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO 
     """Return a table as text, its columns aligned. A column headed STATE is coloured."""
     cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    states = {headers.index("STATE")} if "STATE" in headers else set()
     lines = []
-    at = cells[0].index("STATE") if "STATE" in headers else None
     for row in cells:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         padded[-1] = padded[-1].rstrip()
-        if at is not None:
+        for at in states:
             padded[at] = padded[at].replace(row[at], paint_state(row[at], stream), 1)
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def table_width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return how many columns of the terminal a table takes."""
+    return sum(max(map(len, column)) + 2 for column in zip(headers, *rows, strict=True)) - 2
 
 
 def terminal_size(descriptor: int = 2) -> tuple[int, int]:
@@ -162,6 +185,20 @@ def counted(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def format_time(stamp: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Return a time as local time; "-" for None."""
+    return "-" if stamp is None else time.strftime(form, time.localtime(stamp))
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with a unit: "1.5 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 class Screen:
@@ -210,3 +247,81 @@ def _cut(line: str, columns: int) -> str:
             width += 1
         kept += part
     return line
+
+
+class TerminalProgress:
+    """A `shunter.progress.Progress` that writes to a stream; on a terminal the last line is redrawn."""
+
+    PAUSE_LIVE, PAUSE_LINES = 0.1, 5.0  # seconds between two drawings, and between two lines elsewhere
+    PATIENCE = 0.3  # steps shorter than this are not shown on a terminal
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._live = is_tty(stream)
+        self._lock = threading.Lock()
+        self._began = self._written = time.monotonic()
+        self._text = ""
+        self._transfers: dict[str, tuple[int, int]] = {}
+        self._is_drawn = False
+
+    def step(self, text: str) -> None:
+        """Begin a step."""
+        with self._lock:
+            self._text = clean(text)
+            self._transfers.clear()
+            if self._live:
+                self._draw()
+            else:
+                self._write(self._text + "\n")
+
+    def advance(self, label: str, done: int, total: int) -> None:
+        """Show how many bytes have been transferred."""
+        with self._lock:
+            self._transfers[label] = (done, total)
+            self._draw()
+
+    def output(self, line: str) -> None:
+        """Print a line of a program's output."""
+        with self._lock:
+            self._erase()
+            self._write(clean(line.rstrip("\n")) + "\n")
+
+    def done(self, text: str) -> None:
+        """Print the result of the step."""
+        self.output(text)
+        self._text = ""
+        self._transfers.clear()
+
+    def clear(self) -> None:
+        """Remove the changing line."""
+        with self._lock:
+            self._erase()
+
+    def _draw(self) -> None:
+        now = time.monotonic()
+        if self._live and now - self._began < self.PATIENCE:
+            return
+        if now - self._written < (self.PAUSE_LIVE if self._live else self.PAUSE_LINES):
+            return
+        self._written = now
+        done = sum(done for done, _ in self._transfers.values())
+        total = sum(total for _, total in self._transfers.values())
+        amount = format_bytes(done) if done else ""
+        if total:
+            amount = f"{format_bytes(done)} of {format_bytes(total)} ({100 * done // total} %)"
+        line = f"{self._text} {amount}".strip()
+        if self._live:
+            line = f"\r\x1b[K{line[: terminal_size()[0] - 1]}"
+            self._is_drawn = True
+        self._write(line if self._live else line + "\n")
+
+    def _erase(self) -> None:
+        if self._is_drawn:
+            self._write("\r\x1b[K")
+            self._is_drawn = False
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone; the submission continues
+            if self._stream is not None:
+                self._stream.write(text)
+                self._stream.flush()

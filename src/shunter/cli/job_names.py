@@ -46,30 +46,23 @@ class NamedJobs:
 def named_jobs(runner: Runner, names: Iterable[str]) -> NamedJobs:
     """Find the jobs that are named, and ask for all their states at once. Errors are shown."""
     jobs = NamedJobs()
-    by_name: set[str] = set()
-    handles: dict[str, None] = {}
+    only_by_pattern: dict[str, bool] = {}
     for name in names:
         try:
-            matches = runner.resolve_handles([name])
+            for handle in runner.resolve_handles([name]):
+                only_by_pattern[handle] = is_pattern(name) and only_by_pattern.get(handle, True)
         except ShunterError as error:
             jobs.add_error(error)
-            continue
-        handles.update(dict.fromkeys(matches))
-        if not is_pattern(name):
-            by_name.update(matches)
-    for handle, status in _statuses(runner, list(handles)).items():
+    handles = list(only_by_pattern)
+    # a single job is asked for also where the history cannot be opened
+    statuses = {handles[0]: runner.status(handles[0])} if len(handles) == 1 else runner.statuses(handles)
+    for handle, status in statuses.items():
         if status is None:
             jobs.add_error(unknown_job(handle))
         else:
             jobs.statuses[handle] = status
-    jobs.by_pattern = set(jobs.statuses) - by_name
+    jobs.by_pattern = {handle for handle in jobs.statuses if only_by_pattern[handle]}
     return jobs
-
-
-def _statuses(runner: Runner, handles: list[str]) -> dict[str, AppStatus | None]:
-    if len(handles) == 1:  # works also where the history cannot be opened
-        return {handles[0]: runner.status(handles[0])}
-    return runner.statuses(handles)
 
 
 def split_target(text: str) -> tuple[str, list[ReplicaChoice]]:
@@ -80,14 +73,14 @@ def split_target(text: str) -> tuple[str, list[ReplicaChoice]]:
     Raises:
         UsageError: what follows the job does not name replicas.
     """
-    scheduler, separator, rest = text.partition("://")
-    parts = (rest if separator else text).split("/")
+    scheduler, separator, rest = text.rpartition("://")
+    parts = rest.split("/")
     in_handle = 2 if separator else 1  # session and app id, or the id alone
     if len(parts) > in_handle + 2:
         return text, []
-    job = "/".join(parts[:in_handle])
+    job = scheduler + separator + "/".join(parts[:in_handle])
     replicas = "/".join(parts[in_handle:]).strip("/")
-    return (f"{scheduler}://{job}" if separator else job), [parse_replicas(replicas)] if replicas else []
+    return job, [parse_replicas(replicas)] if replicas else []
 
 
 def parse_replicas(text: str) -> ReplicaChoice:
@@ -97,27 +90,22 @@ def parse_replicas(text: str) -> ReplicaChoice:
         UsageError: it is none of these.
     """
     role, slash, ids = text.partition("/")
-    if not role or (slash and not ids):
-        raise _bad_replicas(text)
-    if not slash:
+    if role and not slash:
         return role, None
     numbers: set[int] = set()
     for part in ids.split(","):
         first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not dash)):
-            raise _bad_replicas(text)
+        if not role or not first.isdecimal() or not (last.isdecimal() or not dash):
+            raise UsageError(
+                f"{text!r} does not name replicas",
+                hint="Examples: trainer, trainer/0, trainer/0,2, trainer/0-3.",
+            )
         try:
             low, high = (whole_number(number, 0, MOST_REPLICAS) for number in (first, last or first))
         except ValueError as error:
             raise UsageError(f"{cut(text)!r} does not name replicas: {error}") from None
         numbers.update(range(low, high + 1))
     return role, frozenset(numbers)
-
-
-def _bad_replicas(text: str) -> UsageError:
-    return UsageError(
-        f"{text!r} does not name replicas", hint="Examples: trainer, trainer/0, trainer/0,2, trainer/0-3."
-    )
 
 
 def select_replicas(
@@ -128,8 +116,6 @@ def select_replicas(
     Raises:
         UsageError: the job has no such role or replica.
     """
-    if not choices:
-        return list(replicas)
     chosen: set[tuple[str, int]] = set()
     for role, ids in choices:
         existing = {k for name, k in replicas if name == role}
@@ -143,4 +129,4 @@ def select_replicas(
                 hint=f"It has {len(existing)}: {min(existing)} to {max(existing)}.",
             )
         chosen.update((role, k) for k in (existing if ids is None else ids))
-    return [replica for replica in replicas if replica in chosen]
+    return [replica for replica in replicas if not choices or replica in chosen]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from argparse import ArgumentParser, Namespace
+import math
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 
 from shunter.cli.console import warn
 from shunter.cli.job_names import split_target
-from shunter.cli.parser import complete_with
-from shunter.cli.units import parse_time
+from shunter.cli.parser import Parser, parse_time
 from shunter.metric_search import parse_definitions
 from shunter.metrics.reader import MetricReader
 from shunter.metrics.series import Series, select
@@ -23,22 +22,19 @@ NO_METRICS = (
 )
 
 
-def add_metric_options(parser: ArgumentParser, more_help: str) -> None:
+def add_metric_options(parser: Parser, more_help: str) -> None:
     """Add the jobs, with this help, and the options that say where to look for metrics."""
-    targets = parser.add_argument("targets", nargs="*", metavar="HANDLE[/ROLE[/0,1]]", help=more_help)
-    complete_with(targets, "job_completer")
     parser.add_argument(
+        "targets", nargs="*", metavar="HANDLE[/ROLE[/0,1]]", help=more_help, completer="job_completer"
+    )
+    parser.add_repeated(
         "--metric",
-        action="append",
-        default=[],
         metavar="NAME[=REGEX]",
         help="also read this metric from the log: a name is enough, such as loss; for unusual lines add a "
         "regular expression with the value in parentheses",
     )
-    parser.add_argument(
+    parser.add_repeated(
         "--files",
-        action="append",
-        default=[],
         metavar="DIR",
         help="also read TensorBoard event files and Trackio databases in this directory, such as ./runs",
     )
@@ -46,14 +42,7 @@ def add_metric_options(parser: ArgumentParser, more_help: str) -> None:
 
 
 class JobMetrics:
-    """The metrics of one job.
-
-    Args:
-        target: the job, optionally with a role and replicas.
-        args: the parsed options of `add_metric_options`.
-        names: names of metrics to look for in the text of the log, if the job has no others.
-        patterns: return only metrics whose names match one of these; all if there are none.
-        follow: whether `update` will be called again and again.
+    """The metrics of one job, read with the parsed options of `add_metric_options`.
 
     Attributes:
         handle: the job.
@@ -62,33 +51,23 @@ class JobMetrics:
     """
 
     def __init__(
-        self,
-        runner: Runner,
-        target: str,
-        args: Namespace,
-        names: Sequence[str] = (),
-        patterns: Sequence[str] = (),
-        follow: bool = False,
+        self, runner: Runner, target: str, args: Namespace, names: Sequence[str], *, follow: bool
     ) -> None:
         job, self.replicas = split_target(target)
         self.handle = runner.resolve_handle(job)
         self.label = self.handle.rpartition("/")[2]
-        self._patterns = patterns
         self._since = parse_time(args.since).timestamp() if args.since else None
         self._problems: set[str] = set()
         self._reader = MetricReader(
             runner,
             self.handle,
             definitions=parse_definitions(args.metric),
-            asked=[name for name in (*names, *patterns) if not is_pattern(name)],
+            asked=[name for name in names if not is_pattern(name)],
             discovers=True,
             files=args.files,
             follow=follow,
         )
-
-    def close(self) -> None:
-        """End the reading."""
-        self._reader.close()
+        self.close = self._reader.close
 
     @property
     def is_over(self) -> bool:
@@ -103,28 +82,30 @@ class JobMetrics:
                 self._problems.add(problem)
                 warn(f"{self.label}: {problem}")
 
-    def by_name(self) -> dict[str, list[Series]]:
-        """Return the series of each metric, by replica, in order."""
-        return select(self._reader.by_name(), self._patterns, self.replicas, self._since)
-
-    def series(self) -> Iterator[Series]:
-        """Yield the series of all metrics."""
-        for several in self.by_name().values():
-            yield from several
+    def by_name(self, patterns: Sequence[str] = ()) -> dict[str, list[Series]]:
+        """Return the series of each metric, by replica, in order; with patterns, of those that match."""
+        return select(self._reader.by_name(), patterns, self.replicas, self._since)
 
 
 @contextlib.contextmanager
 def job_metrics(
-    runner: Runner,
-    args: Namespace,
-    *,
-    names: Sequence[str] = (),
-    patterns: Sequence[str] = (),
-    follow: bool = False,
+    runner: Runner, args: Namespace, names: Sequence[str], *, follow: bool = False
 ) -> Iterator[list[JobMetrics]]:
-    """Yield the metrics of the jobs in ``args.targets``, by default the latest; see `JobMetrics`."""
+    """Yield the metrics of the jobs in ``args.targets``, by default the latest.
+
+    Args:
+        names: names of metrics to look for in the text of the log, if a job has no others.
+        follow: whether `JobMetrics.update` will be called again and again.
+    """
     with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(closing(JobMetrics(runner, target, args, names, patterns, follow)))
-            for target in args.targets or ["-"]
-        ]
+        jobs = []
+        for target in args.targets or ["-"]:
+            jobs.append(JobMetrics(runner, target, args, names, follow=follow))
+            stack.callback(jobs[-1].close)
+        yield jobs
+
+
+def rank(series: Series, order: str) -> float:
+    """Return the best value of a series as a key for sorting, the best first; ``order`` is min or max."""
+    value = series.least if order == "min" else -series.greatest
+    return value if math.isfinite(value) else math.inf

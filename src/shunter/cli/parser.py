@@ -1,16 +1,24 @@
-"""The argument parser: errors as `UsageError`, and options that several commands take."""
+"""The argument parser: errors as `UsageError`, options that several commands take, times and durations."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
+import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from shunter.errors import UsageError
-from shunter.limits import MOST_PORT, whole_number
+from shunter.limits import MOST_PORT, MOST_SECONDS, cut, whole_number
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_DURATION = re.compile(rf"(?:{_PART.pattern})+")
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
@@ -19,22 +27,46 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 
 class Parser(ArgumentParser):
-    """A parser that raises `UsageError` where argparse would write a message and exit."""
+    """A parser that raises `UsageError` where argparse would write a message and exit.
+
+    An option may be written with ``-`` or ``_`` between its words; only one spelling is shown.
+    """
 
     def __init__(self, prog: str = "", description: str = "", **more: Any) -> None:
         # argparse makes the parsers of a plugin's subcommands from this class too
         options: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _formatter, **more}
         super().__init__(prog=prog, description=description, **options)
 
-    def add_argument(self, *names: Any, **options: Any) -> Any:
-        """Declare an argument, as ``argparse.ArgumentParser.add_argument`` does."""
+    def add_argument(self, *names: Any, completer: str = "", **options: Any) -> Any:
+        """Declare an argument, as ``argparse.ArgumentParser.add_argument`` does.
+
+        ``completer`` names the function of `shunter.cli.completers` that completes it.
+        """
         if options.get("nargs") == "*":  # without a default, old versions of argparse call it required
             options.setdefault("default", None)
-        return super().add_argument(*names, **options)
+        action = super().add_argument(*names, **options)
+        for name in names:
+            if name.startswith("--"):
+                self._option_string_actions.setdefault("--" + name[2:].replace("-", "_"), action)
+                self._option_string_actions.setdefault(name.replace("_", "-"), action)
+        action.completer_name = completer  # type: ignore[attr-defined]
+        return action
+
+    def add_flag(self, *names: str, help: str) -> None:
+        """Declare an option without a value."""
+        self.add_argument(*names, action="store_true", help=help)
+
+    def add_repeated(self, *names: str, help: str, **options: Any) -> None:
+        """Declare an option whose values make a list."""
+        more = "; may be given several times"
+        self.add_argument(*names, action="append", default=[], help=help + more, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's error as a `UsageError`."""
-        raise UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help` shows what it takes.")
+        raise self._usage_error(message)
+
+    def _usage_error(self, message: str, hint: str = "shows what it takes.") -> UsageError:
+        return UsageError(f"{self.prog}: {message}", hint=f"`{self.prog} --help` {hint}")
 
     def parse_arguments(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments of a command.
@@ -47,26 +79,20 @@ class Parser(ArgumentParser):
         # intermixed: `log HANDLE -f ROLE/ID` has an option between its arguments
         parse = self.parse_known_args if takes_all else self.parse_known_intermixed_args
         args, unknown = parse(argv)
-        options = [text for text in unknown if text.startswith("-") and text != "-"]
-        if options:
-            raise self.unknown_option(options[0])
+        for text in unknown:
+            if text.startswith("-") and text != "-":
+                raise self.unknown_option(text)
         if unknown:
-            raise UsageError(
-                f"{self.prog}: unexpected argument {unknown[0]!r}",
-                hint=f"`{self.prog} --help` shows what it takes.",
-            )
+            raise self._usage_error(f"unexpected argument {unknown[0]!r}")
         return args
 
     def unknown_option(self, text: str) -> UsageError:
         """Return the error for an option that does not exist."""
         name = text.partition("=")[0]
-        known = [option for option in self._option_string_actions if option.startswith("-")]
-        near = get_close_matches(name, known, n=2, cutoff=0.65)
-        suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
-        return UsageError(
-            f"{self.prog}: unknown option {name}",
-            hint=f"{suggestion}`{self.prog} --help` shows them all.",
-        )
+        near = get_close_matches(name, self._option_string_actions, n=2, cutoff=0.65)
+        error = self._usage_error(f"unknown option {name}", "shows them all.")
+        error.hint = f"Did you mean {' or '.join(near)}? {error.hint}" if near else error.hint
+        return error
 
     def index_of_argument(self, words: Sequence[str]) -> int:
         """Return the index of the first argument (or ``--``): not an option, nor an option's value."""
@@ -75,30 +101,95 @@ class Parser(ArgumentParser):
             word = words[index]
             if word == "--" or not word.startswith("-"):
                 return index
-            takes_value = self.takes_value(word.partition("=")[0])
-            if takes_value is None:
+            action = self._option_string_actions.get(word.partition("=")[0])
+            if action is None:
                 raise self.unknown_option(word)
-            index += 2 if takes_value and "=" not in word else 1
+            index += 2 if action.nargs != 0 and "=" not in word else 1
         return len(words)
 
-    def takes_value(self, option: str) -> bool | None:
-        """Tell whether an option takes a value; returns None for an unknown option."""
-        action = self._option_string_actions.get(option)
-        return None if action is None else action.nargs != 0
+    def has_option(self, word: str) -> bool:
+        """Tell whether a word is an option of this parser."""
+        return word.partition("=")[0] in self._option_string_actions
 
 
-def add_common_options(parser: ArgumentParser) -> None:
+# ---- options that several commands take
+
+
+def add_common_options(parser: Parser) -> None:
     """Add the options that can be given before or after the name of any command."""
     parser.add_argument(
         "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
     )
     parser.add_argument(
         "--log_level",
-        "--log-level",
         metavar="LEVEL",
         default=argparse.SUPPRESS,
         help="show log messages from this level on (also the variable LOGLEVEL)",
     )
+
+
+def add_port_option(parser: Parser, default: int) -> None:
+    """Add ``--port``, on which a server listens."""
+    parser.add_argument(
+        "--port",
+        type=number_between(0, MOST_PORT),
+        default=default,
+        help=f"port; 0 for any free port (default: {default})",
+    )
+
+
+def add_json_option(parser: Parser) -> None:
+    """Add ``--json``."""
+    parser.add_flag("--json", help="print JSON")
+
+
+def add_scheduler_options(parser: Parser, help: str, *, required: bool = False) -> None:
+    """Add ``-s`` and ``-cfg``."""
+    parser.add_argument(
+        "-s", "--scheduler", metavar="NAME", required=required, help=help, completer="scheduler_completer"
+    )
+    parser.add_repeated(
+        "-cfg",
+        "--scheduler_args",
+        metavar="K=V,...",
+        help="options of the scheduler",
+        dest="cfg",
+        completer="option_completer",
+    )
+
+
+def add_exit_code_option(parser: Parser, more: str = "") -> None:
+    """Add ``--exit-code-from``."""
+    parser.add_argument(
+        "--exit-code-from",
+        type=_exit_code_source,
+        metavar="ROLE/ID|any",
+        help="exit with this replica's code, or with the first that is not 0" + more,
+    )
+
+
+def _exit_code_source(text: str) -> str:
+    role, slash, number = text.partition("/")
+    if text != "any" and (not role or (slash and not number.isdecimal())):
+        raise ArgumentTypeError(f"{text!r} is neither ROLE/ID, such as trainer/0, nor any")
+    return text if slash or text == "any" else f"{text}/0"
+
+
+def add_handle_argument(parser: Parser, nargs: str = "?") -> None:
+    """Add the argument that names a job (``args.handle``), or several (``args.handles``)."""
+    several = nargs in ("*", "+")
+    parser.add_argument(
+        "handles" if several else "handle",
+        nargs=nargs,
+        metavar="HANDLE",
+        help="a job: its handle, the beginning of its id, or - for the latest"
+        + ("" if nargs == "+" else " (the default)")
+        + (", or a pattern of names or ids, in quotes: 'exp-*'" if several else ""),
+        completer="job_completer",
+    )
+
+
+# ---- what users type
 
 
 def number_between(least: int, most: int) -> Callable[[str], int]:
@@ -113,63 +204,48 @@ def number_between(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def add_port_option(parser: ArgumentParser, default: int) -> None:
-    """Add ``--port``, on which a server listens."""
-    parser.add_argument(
-        "--port",
-        type=number_between(0, MOST_PORT),
-        default=default,
-        help=f"port; 0 for any free port (default: {default})",
-    )
+def parse_duration(text: str) -> float:
+    """Return seconds from ``90``, ``10m``, ``1h30m``, ``2d``.
+
+    Raises:
+        UsageError: the text is not a duration, or longer than a hundred years.
+    """
+    stripped = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", stripped):
+        seconds = float(stripped)
+    elif _DURATION.fullmatch(stripped):
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(stripped))
+    else:
+        raise UsageError(f"{cut(text)!r} is not a duration", hint="Examples: 90 (seconds), 10m, 1h30m, 2d.")
+    if seconds > MOST_SECONDS:
+        raise UsageError(f"{cut(text)!r} is longer than {MOST_SECONDS / 86400:,.0f} d, the maximum")
+    return seconds
 
 
-def add_json_option(parser: ArgumentParser) -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
+def parse_time(text: str, now: float | None = None) -> datetime:
+    """Return the time that a text means, with a time zone.
 
+    It is a duration before now (``10m``), an ISO date or time (local unless it has a zone), a time of today
+    (``14:30``), seconds since the epoch (``@1700000000``), or ``now``.
 
-def add_scheduler_options(parser: ArgumentParser, help: str, *, required: bool = False) -> None:
-    """Add ``-s`` and ``-cfg``."""
-    scheduler = parser.add_argument("-s", "--scheduler", metavar="NAME", required=required, help=help)
-    complete_with(scheduler, "scheduler_completer")
-    options = parser.add_argument(
-        "-cfg",
-        "--scheduler_args",
-        "--scheduler-args",
-        dest="cfg",
-        action="append",
-        default=[],
-        metavar="K=V,...",
-        help="options of the scheduler; may be given several times",
-    )
-    complete_with(options, "option_completer")
-
-
-def add_exit_code_option(parser: ArgumentParser, more: str = "") -> None:
-    """Add ``--exit-code-from``."""
-    parser.add_argument(
-        "--exit-code-from",
-        "--exit_code_from",
-        metavar="ROLE/ID|any",
-        help="exit with this replica's code, or with the first that is not 0" + more,
-    )
-
-
-def add_handle_argument(parser: ArgumentParser, nargs: str = "?") -> None:
-    """Add the argument that names a job (``args.handle``), or several (``args.handles``)."""
-    several = nargs in ("*", "+")
-    action = parser.add_argument(
-        "handles" if several else "handle",
-        nargs=nargs,
-        metavar="HANDLE",
-        help="a job: its handle, the beginning of its id, or - for the latest"
-        + ("" if nargs == "+" else " (the default)")
-        + (", or a pattern of names or ids, in quotes: 'exp-*'" if several else ""),
-    )
-    complete_with(action, "job_completer")
-
-
-def complete_with(action: Any, completer: str) -> Any:
-    """Name the function of `shunter.cli.completers` that completes an argument."""
-    action.completer_name = completer
-    return action
+    Raises:
+        UsageError: it is none of these.
+    """
+    stripped = text.strip()
+    current = time.time() if now is None else now
+    try:
+        if stripped.lower() == "now":
+            return datetime.fromtimestamp(current, UTC)
+        if stripped.startswith("@"):
+            return datetime.fromtimestamp(float(stripped[1:]), UTC)
+        if _DURATION.fullmatch(stripped.lower()):
+            return datetime.fromtimestamp(current - parse_duration(stripped), UTC)
+        if _CLOCK.fullmatch(stripped):
+            today = datetime.fromtimestamp(current).date().isoformat()  # the local date
+            return datetime.fromisoformat(f"{today}T{stripped.zfill(5)}").astimezone()
+        return datetime.fromisoformat(stripped).astimezone()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"{cut(text)!r} is not a time",
+            hint="Examples: 10m, 2h, 1h30m, 3d, 2026-03-01T12:00:00, 14:30 (today), now.",
+        ) from None

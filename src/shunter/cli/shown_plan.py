@@ -8,14 +8,13 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from shunter.cli.console import out, print_json, warn
-from shunter.errors import EXIT_OK
 from shunter.redaction import Redactor, secrets_in
 from shunter.runner import Runner
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.serialize import to_json
 
 
-def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
+def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> None:
     """Print a job that was not submitted, without secrets: its definition, options, code and request."""
     redactor = Redactor()
     cfg = redactor.options(info.cfg, runner.scheduler_run_opts(info.scheduler))
@@ -27,13 +26,12 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> int:
     if as_json:
         parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
         print_json(parts if code else {name: part for name, part in parts.items() if name != "code"})
-        return EXIT_OK
+        return
     out(f"# job\n{json.dumps(app, indent=2)}\n")
     out(f"# options of {info.scheduler}\n{json.dumps(cfg, default=str, indent=2)}\n")
     if code:
         out(f"# code\n{json.dumps(code, indent=2)}\n")
     out(f"# request\n{request}")
-    return EXIT_OK
 
 
 def request_text(info: AppDryRunInfo[Any]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
 
 from shunter.cli.console import paint_state
 from shunter.errors import (
@@ -21,9 +22,10 @@ from shunter.runner import Runner
 from shunter.runner.observation import unknown_job
 from shunter.runner.records import REFUSED
 from shunter.specs.handles import parse_app_handle
-from shunter.specs.status import AppState, AppStatus, detail_lines, reason_text
+from shunter.specs.status import AppState, AppStatus, RoleStatus, detail_lines, reason_text
+from shunter.terminal import clean
 
-ANY = "any"
+_ORDER = ("RUNNING", "SUSPENDED", "PENDING", "SUBMITTED", "SUCCEEDED", "FAILED", "CANCELLED")
 
 
 def status_of(runner: Runner, handle: str, *, refusal_is_final: bool = False) -> AppStatus:
@@ -45,25 +47,26 @@ def check_not_gone(runner: Runner, handle: str, status: AppStatus) -> None:
     Raises:
         UnknownAppException: the job does not exist (any more).
     """
-    if status.state not in (AppState.UNKNOWN, AppState.UNSUBMITTED, AppState.SUBMITTED):
-        return
-    if _is_gone(runner, handle, status.state):
+    parsed = parse_app_handle(handle)
+    scheduler = runner.scheduler(parsed.scheduler_backend)
+    is_gone = False
+    if status.state == AppState.UNSUBMITTED:
+        record = runner.history.find(handle)
+        is_gone = record is None or record.phase == REFUSED
+    # a remote scheduler may take a while to show a job that it has accepted
+    elif status.state == AppState.UNKNOWN or (
+        status.state == AppState.SUBMITTED and scheduler.capabilities.is_local
+    ):
+        try:
+            is_gone = not scheduler.exists(parsed.app_id)
+        except (BackendError, OSError):
+            is_gone = False
+    if is_gone:
         reason = status.reason or "its scheduler no longer knows the job"
         raise UnknownAppException(f"{handle}: {reason}", hint="`shunter list --all` shows all known jobs.")
 
 
-def _is_gone(runner: Runner, handle: str, state: AppState) -> bool:
-    if state == AppState.UNSUBMITTED:
-        record = runner.history.find(handle)
-        return record is None or record.phase == REFUSED
-    parsed = parse_app_handle(handle)
-    scheduler = runner.scheduler(parsed.scheduler_backend)
-    if state == AppState.SUBMITTED and not scheduler.capabilities.is_local:
-        return False  # a remote scheduler may take a while to show a job that it has accepted
-    try:
-        return not scheduler.exists(parsed.app_id)
-    except (BackendError, OSError):
-        return False
+# ---- as text and as JSON
 
 
 def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
@@ -78,6 +81,35 @@ def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
     if status.reason:
         lines.append(f"Reason: {reason_text(status)}")
     return "\n".join([*lines, *detail_lines(status, roles, state_text)])
+
+
+def role_line(role: RoleStatus, width: int = 0, stream: TextIO | None = None) -> str:
+    """Return ``trainer: 2 RUNNING, 1 PENDING``, and the restarts of its replicas."""
+    counts = Counter(replica.state.name for replica in role.replicas)
+    states = sorted(counts, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+    text = ", ".join(f"{counts[name]} {paint_state(name, stream) if stream else name}" for name in states)
+    restarts = sum(replica.restarts for replica in role.replicas)
+    tail = f", restarts {restarts}" if restarts else ""
+    return f"{clean(role.role) + ':':{width + 1}} {text or 'no replicas yet'}{tail}"
+
+
+def changes(before: AppStatus | None, after: AppStatus, roles: list[str] | None = None) -> list[str]:
+    """Return a line for each state that differs between two statuses of a job."""
+    old = {} if before is None else {(r.role, r.id): (r.state, r.restarts) for r in before.replicas()}
+    lines = []
+    for replica in after.replicas():
+        if roles is not None and replica.role not in roles:
+            continue
+        if old.get((replica.role, replica.id)) != (replica.state, replica.restarts):
+            facts = [f"exit code {replica.exit_code}"] if replica.exit_code is not None else []
+            facts += [f"restarts {replica.restarts}"] if replica.restarts else []
+            facts += [clean(replica.reason)] if replica.reason else []
+            detail = f" ({', '.join(facts)})" if facts else ""
+            lines.append(f"{clean(replica.role)}/{replica.id} {replica.state}{detail}")
+    if before is None or before.state != after.state:
+        reason = f" ({clean(after.reason)})" if after.reason else ""
+        lines.append(f"job {after.state}{reason}")
+    return lines
 
 
 def job_json(handle: str, status: AppStatus | None, roles: Iterable[str] | None = None) -> dict[str, Any]:
@@ -107,6 +139,9 @@ def check_roles(status: AppStatus, names: Iterable[str]) -> None:
             raise UsageError(f"the job has no role {name!r}", hint=did_you_mean(name, existing))
 
 
+# ---- as an exit code
+
+
 def exit_code_of(status: AppStatus, source: str | None = None) -> int:
     """Return the exit code of a command that watched a job to its end.
 
@@ -116,20 +151,11 @@ def exit_code_of(status: AppStatus, source: str | None = None) -> int:
     if status.state == AppState.UNREACHABLE:
         return EXIT_BACKEND
     plain = EXIT_OK if status.state == AppState.SUCCEEDED else EXIT_JOB_FAILED
-    if source is None:
-        return plain
-    if source == ANY:
-        ended = sorted(status.replicas(), key=lambda replica: replica.ended_at or float("inf"))
-        return next((replica.exit_code for replica in ended if replica.exit_code), plain)
-    name = _replica_name(source)
-    codes = [replica.exit_code for replica in status.replicas() if f"{replica.role}/{replica.id}" == name]
+    replicas = sorted(status.replicas(), key=lambda replica: replica.ended_at or float("inf"))
+    if source == "any":
+        return next((replica.exit_code for replica in replicas if replica.exit_code), plain)
+    codes = [replica.exit_code for replica in replicas if f"{replica.role}/{replica.id}" == source]
     return next((code for code in codes if code is not None), plain)
-
-
-def _replica_name(source: str) -> str:
-    """Return ``ROLE/0`` for ``ROLE`` and ``ROLE/00``."""
-    role, _, number = source.partition("/")
-    return f"{role}/{number.lstrip('0') or '0'}"
 
 
 def exit_code_of_look(status: AppStatus) -> int:
@@ -137,24 +163,15 @@ def exit_code_of_look(status: AppStatus) -> int:
     return EXIT_BACKEND if status.state == AppState.UNREACHABLE else EXIT_OK
 
 
-def check_exit_code_source(source: str | None, replicas: Iterable[tuple[str, int]] | None = None) -> None:
-    """Check the value of ``--exit-code-from``, also against the job's replicas if they are given.
+def check_exit_code_source(source: str | None, replicas: Iterable[tuple[str, int]]) -> None:
+    """Refuse an ``--exit-code-from`` that names none of a job's replicas.
 
     Raises:
-        UsageError: it is neither ``ROLE/ID`` nor ``any``, or the job has no such replica.
+        UsageError: the job has no such replica.
     """
-    if source is None or source == ANY:
-        return
-    role, slash, number = source.partition("/")
-    if not role or (slash and not number.isdecimal()):
-        raise UsageError(
-            f"--exit-code-from must be ROLE/ID or any, not {source!r}", hint="Example: trainer/0."
-        )
-    if replicas is None:
-        return
     names = [f"{name}/{k}" for name, k in replicas]
-    if _replica_name(source) not in names:
+    if source is not None and source not in ("any", *names):
         raise UsageError(
             f"--exit-code-from {cut(source)}: the job has no such replica",
-            hint=did_you_mean(cut(_replica_name(source)), names[:50]),
+            hint=did_you_mean(cut(source), names[:50]),
         )

@@ -1,17 +1,33 @@
-"""Watching a job to its end: `run`, `wait`, `status --watch`."""
+"""Watching a job to its end: `run`, `wait`, `status --watch`; and what Ctrl-C does meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
 
 from shunter.backoff import LONGEST_POLL, polling
-from shunter.cli.console import note, paint_state, wants_colour, warn
-from shunter.cli.interrupts import Interrupts
-from shunter.cli.live_status import StatusLines
+from shunter.cli.console import (
+    FAINT,
+    Interrupted,
+    Screen,
+    is_tty,
+    note,
+    out,
+    paint,
+    paint_state,
+    wants_colour,
+    warn,
+)
 from shunter.cli.log_writers import LogWriter, bytes_of
-from shunter.cli.shown_status import check_not_gone, status_of
+from shunter.cli.shown_status import changes, check_not_gone, job_json, role_line, status_of, status_text
 from shunter.errors import BackendError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import LogQuery
@@ -19,10 +35,172 @@ from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus, detail_lines, reason_text
 from shunter.terminal import clean, format_duration
 
-#: Seconds between two looks at a local job, whose end is seen at once anyway.
-LOCAL_STEP = 1.0
-#: A local job leaves these states within milliseconds.
-STARTING, STARTING_STEP = (AppState.SUBMITTED, AppState.PENDING), 0.1
+if TYPE_CHECKING:
+    from shunter.metrics.last_values import LastValues
+
+#: Seconds between two looks at a local job, whose end is seen at once anyway, and while it starts.
+LOCAL_STEP, STARTING_STEP = 1.0, 0.1
+#: How long to wait for the request that stops a job, in seconds, before the command ends.
+LONGEST_REQUEST = 10.0
+
+
+# ---- Ctrl-C and SIGTERM
+
+
+class Detached(Interrupted):
+    """A signal ended the watching. The job keeps running, unless it was asked to stop."""
+
+    def __init__(self, signum: int, *, asked_to_stop: bool = False) -> None:
+        super().__init__()
+        self.exit_code = 128 + signum
+        self.asked_to_stop = asked_to_stop
+
+
+class Interrupts:
+    """Handles Ctrl-C and SIGTERM while a job is watched. A context manager.
+
+    With ``stop`` the first Ctrl-C calls it, in a thread, and a second one ends the watching. Otherwise the
+    first Ctrl-C ends the watching; SIGTERM always does.
+
+    Attributes:
+        stopping: whether the job has been asked to stop.
+    """
+
+    def __init__(self, stop: Callable[[], None] | None) -> None:
+        self._stop = stop
+        self._previous: list[tuple[int, Any]] = []
+        self._request: threading.Thread | None = None
+        self.stopping = False
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            numbers = (signal.SIGINT, signal.SIGTERM)
+            self._previous = [(number, signal.signal(number, self._handle)) for number in numbers]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous:
+            signal.signal(number, handler)
+        if self._request is not None:
+            # a quick second Ctrl-C must not abort the request; a third one does
+            self._request.join(LONGEST_REQUEST)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM or self._stop is None or self.stopping:
+            raise Detached(number, asked_to_stop=self.stopping)
+        if self._request is not None:
+            return  # another call of this handler is starting the request
+        self._request = threading.Thread(target=self._stop, name="cancel", daemon=True)
+        self._request.start()
+        # from now on another Ctrl-C ends the watching
+        self.stopping = True
+        with contextlib.suppress(OSError):
+            # os.write: the handler may have interrupted a write to stderr
+            os.write(2, b"\nstopping the job; press Ctrl-C again to stop watching\n")
+
+
+# ---- what is shown meanwhile
+
+
+class _LiveStatus:
+    """Shows a job's status again and again: redrawn on a terminal; elsewhere lines for what is new."""
+
+    def __init__(self, handle: str, stream: TextIO, *, redraws: bool = True) -> None:
+        self._handle = handle
+        self._screen = Screen(stream) if redraws and is_tty(stream) else None
+        self._metrics: LastValues | None = None
+        self._before: AppStatus | None = None
+
+    def show(self, status: AppStatus) -> None:
+        """Show a status, or what has changed since the previous one."""
+        if self._screen is None:
+            self._print(status)
+        elif status.is_terminal():  # the last values may not have been read yet: `metrics` shows them
+            self.close()
+            self._screen.finish(self._last_picture(status))
+        else:
+            self._screen.draw(self._picture(status, self._last_values(status)))
+        self._before = status
+
+    def close(self) -> None:
+        """Stop reading metrics, and remove what is only drawn."""
+        if self._metrics is not None:
+            self._metrics.close()
+        if self._screen is not None:
+            self._screen.clear()
+
+    def _last_values(self, status: AppStatus) -> dict[str, str]:
+        """Return the last values of the metrics of each role that has reported any."""
+        if self._metrics is None and status.state == AppState.RUNNING:
+            from shunter.metrics.last_values import LastValues  # 30 ms, only if a job runs on a terminal
+
+            self._metrics = LastValues(self._handle)
+        return {} if self._metrics is None else self._metrics.texts
+
+    def _print(self, status: AppStatus) -> None:
+        raise NotImplementedError
+
+    def _picture(self, status: AppStatus, values: dict[str, str]) -> list[str]:
+        raise NotImplementedError
+
+    def _last_picture(self, status: AppStatus) -> list[str]:
+        return []
+
+
+class StatusLines(_LiveStatus):
+    """What `run --wait` shows on stderr: the job's state and a line per role; nothing of it stays."""
+
+    def __init__(self, handle: str) -> None:
+        super().__init__(handle, sys.stderr)
+        self._name = handle.rpartition("/")[2]
+        self._since = time.time()
+        self._last_line = ""
+
+    def _print(self, status: AppStatus) -> None:
+        waits = status.state in (AppState.PENDING, AppState.SUSPENDED)
+        reason = f" ({clean(status.reason)})" if status.reason and waits else ""
+        line = "; ".join([f"{self._name} {status.state}{reason}", *map(role_line, status.roles)])
+        if line != self._last_line:
+            self._last_line = line
+            note(line)
+
+    def _picture(self, status: AppStatus, values: dict[str, str]) -> list[str]:
+        elapsed = format_duration(time.time() - self._since)
+        head = f"{self._name}  {paint_state(str(status.state), sys.stderr)}  {elapsed}"
+        if status.reason:
+            head += "  " + paint(clean(status.reason), FAINT, sys.stderr)
+        width = max((len(role.role) for role in status.roles), default=0)
+        lines = [
+            f"  {role_line(role, width, sys.stderr)}  {values.get(role.role, '')}" for role in status.roles
+        ]
+        return [head, *(line.rstrip() for line in lines)]
+
+
+class StatusView(_LiveStatus):
+    """What `status --watch` shows on stdout: the whole status, what has changed of it, or JSON lines."""
+
+    def __init__(self, handle: str, roles: list[str] | None, as_json: bool) -> None:
+        super().__init__(handle, sys.stdout, redraws=not as_json)
+        self._roles = roles
+        self._json = as_json
+
+    def _print(self, status: AppStatus) -> None:
+        if not self._json:
+            clock = time.strftime("%H:%M:%S")
+            for line in changes(self._before, status, self._roles):
+                out(f"{clock} {line}")
+        elif status != self._before:
+            out(json.dumps(job_json(self._handle, status, self._roles)))
+
+    def _picture(self, status: AppStatus, values: dict[str, str]) -> list[str]:
+        metrics = [f"Metrics of {clean(role)}: {text}" for role, text in values.items()]
+        return [*self._last_picture(status), *metrics]
+
+    def _last_picture(self, status: AppStatus) -> list[str]:
+        return status_text(self._handle, status, self._roles).split("\n")
+
+
+# ---- watching
 
 
 def watched_states(runner: Runner, handle: str, timeout: float | None = None) -> Iterator[AppStatus]:
@@ -53,9 +231,9 @@ def watched_states(runner: Runner, handle: str, timeout: float | None = None) ->
                 f"cannot wait for the end of {handle}: {status.msg}",
                 hint="Its files are damaged; `shunter log` may still show its output.",
             )
-        step = LOCAL_STEP if capabilities.is_local else LONGEST_POLL
-        if capabilities.is_local and status.state in STARTING:
-            step = STARTING_STEP
+        step = LONGEST_POLL
+        if capabilities.is_local:
+            step = STARTING_STEP if status.state in (AppState.SUBMITTED, AppState.PENDING) else LOCAL_STEP
         _wait_for_end(runner, handle, step if left is None else min(step, left))
 
 
@@ -78,14 +256,13 @@ def wait_for_end(
         ShunterError: see `watched_states`.
     """
     warned = False
-    for status in watched_states(runner, handle, timeout):
-        if lines is not None and not status.is_terminal():
-            lines.show(status)
-        elif status.state == AppState.UNREACHABLE and not warned:
-            warn(f"{handle} cannot be seen now; still waiting: {clean(status.msg)}")
-            warned = True
-    if lines is not None:
-        lines.finish(status)
+    with contextlib.closing(lines) if lines is not None else contextlib.nullcontext():
+        for status in watched_states(runner, handle, timeout):
+            if lines is not None:
+                lines.show(status)
+            elif status.state == AppState.UNREACHABLE and not warned:
+                warn(f"{handle} cannot be seen now; still waiting: {clean(status.msg)}")
+                warned = True
     return status
 
 
@@ -102,18 +279,19 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
     with Interrupts((lambda: _cancel(handle)) if may_stop else None) as interrupts:
         if logs:
             _follow_logs(runner, handle)
-        status = wait_for_end(runner, handle, None if logs else StatusLines(handle, started))
+        status = wait_for_end(runner, handle, None if logs else StatusLines(handle))
     took = format_duration(time.time() - started)
     reason = f": {reason_text(status)}" if status.reason else ""
     note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {took}{reason}")
     if status.state != AppState.SUCCEEDED:
-        lines = detail_lines(status)
-        if status.num_restarts > 0:
-            lines.insert(0, f"Restarts: {status.num_restarts}")
-        if lines:
-            note("\n".join(lines))
+        restarts = [f"Restarts: {status.num_restarts}"] if status.num_restarts > 0 else []
+        for line in [*restarts, *detail_lines(status)]:
+            note(line)
     if status.state == AppState.FAILED and not interrupts.stopping:
-        _say_why(runner, handle, status)
+        from shunter.why.explanation import Explanation, explain_failed  # only after a failure
+
+        for line in Explanation(handle, status, explain_failed(runner, handle, status)).short():
+            note(f"why: {clean(line)}")
     return status, interrupts.stopping
 
 
@@ -124,13 +302,6 @@ def _cancel(handle: str) -> None:
             runner.cancel(handle)
     except Exception as error:
         warn(f"{handle} could not be stopped: {error}")
-
-
-def _say_why(runner: Runner, handle: str, status: AppStatus) -> None:
-    from shunter.why.explanation import Explanation, explain_failed  # only after a failure
-
-    report = Explanation(handle, status, explain_failed(runner, handle, status))
-    note("\n".join(f"why: {clean(line)}" for line in report.short()))
 
 
 def _follow_logs(runner: Runner, handle: str) -> None:

@@ -22,9 +22,8 @@ from typing import Any
 from shunter.cli.commands import run
 from shunter.cli.log_writers import LogWriter, bytes_of
 from shunter.cli.parser import Parser
-from shunter.cli.runrequest import RunRequest
 from shunter.cli.shown_status import status_of
-from shunter.cli.submitting import FollowPlan
+from shunter.cli.submission import request_of
 from shunter.cli.watching import wait_for_end
 from shunter.errors import ShunterError, UsageError
 from shunter.notebook.workspace_files import get_workspace, write_workspace_file
@@ -183,10 +182,8 @@ def _submitted(line: str, cell: str) -> tuple[CellJob, bool]:
     write_workspace_file(CELL_FILE, cell)
     args.workspace = get_workspace()
     with get_runner() as runner:
-        request = RunRequest(args, runner.config)
-        is_local = runner.scheduler(request.scheduler).capabilities.is_local
-        following = FollowPlan(args, is_local, request.following)
-        return CellJob(runner.submit(request.submission(runner))), following.waits
+        request = request_of(args, runner)
+        return CellJob(runner.submit(request.submission)), request.follow.waits
 
 
 def _for_ipython(error: ShunterError) -> Exception:

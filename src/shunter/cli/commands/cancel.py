@@ -6,12 +6,11 @@ Slurm, LSF or Grid Engine, single replicas can be cancelled: `shunter cancel HAN
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from shunter.cli.console import note
-from shunter.cli.interrupts import interrupt_message
+from shunter.cli.console import interrupt_message, note
 from shunter.cli.job_names import NamedJobs, named_jobs, select_replicas, split_target
-from shunter.cli.parser import add_handle_argument
+from shunter.cli.parser import Parser, add_handle_argument
 from shunter.cli.watching import wait_for_end
 from shunter.errors import ShunterError
 from shunter.runner import Runner, get_runner
@@ -20,9 +19,9 @@ from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_handle_argument(parser, "*")
-    parser.add_argument("--wait", action="store_true", help="wait until the jobs have ended")
+    parser.add_flag("--wait", help="wait until the jobs have ended")
 
 
 def run(args: Namespace) -> int:
@@ -33,16 +32,17 @@ def run(args: Namespace) -> int:
         jobs = named_jobs(runner, [name for name in names if name not in parts])
         for name in parts:
             _cancel_replicas(runner, jobs, name)
-        ended = {handle: status for handle, status in jobs.statuses.items() if status.is_terminal()}
-        for handle, status in ended.items():
-            if handle not in jobs.by_pattern:
-                note(f"{handle} has already ended: {status.state}")
-        unknown = [handle for handle, status in jobs.statuses.items() if status.state is AppState.UNKNOWN]
-        forgotten = [handle for handle in unknown if _is_forgotten(runner, handle)]
-        for handle in forgotten:
-            jobs.add_error(unknown_job(handle))
-        left_alone = {*ended, *forgotten}
-        errors = runner.cancel_many([handle for handle in jobs.statuses if handle not in left_alone])
+        ended, active = [], []
+        for handle, status in jobs.statuses.items():
+            if status.is_terminal():
+                ended.append(handle)
+                if handle not in jobs.by_pattern:
+                    note(f"{handle} has already ended: {status.state}")
+            elif status.state is AppState.UNKNOWN and _is_forgotten(runner, handle):
+                jobs.add_error(unknown_job(handle))
+            else:
+                active.append(handle)
+        errors = runner.cancel_many(active)
         cancelled = [handle for handle, error in errors.items() if error is None]
         for handle in cancelled:
             note(f"asked {handle} to stop")

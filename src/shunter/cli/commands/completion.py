@@ -7,18 +7,17 @@ fish   shunter completion fish | source          in ~/.config/fish/config.fish
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from shunter.cli.console import out
-from shunter.errors import EXIT_OK
+from shunter.cli.parser import Parser
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     from argcomplete.shell_integration import shellcode
 
     out(shellcode(["shunter"], shell=args.shell).strip("\n"))
-    return EXIT_OK

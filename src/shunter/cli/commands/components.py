@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
-from typing import Any
+from argparse import Namespace
+from collections.abc import Iterator
 
 from shunter.cli.console import BOLD, counted, note, paint, print_result, warn
-from shunter.cli.parser import add_json_option, complete_with
+from shunter.cli.parser import Parser, add_json_option
 from shunter.components.file_linter import LinterMessage, SourceFile, component_functions, validate
 from shunter.components.finder import get_component, list_components
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    name = parser.add_argument("name", nargs="?", metavar="NAME | lint", help="a component, or the word lint")
-    complete_with(name, "component_completer")
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME | lint",
+        help="a component, or the word lint",
+        completer="component_completer",
+    )
     parser.add_argument("files", nargs="*", metavar="FILE[:fn]", help="after lint: what to check")
     add_json_option(parser)
 
@@ -51,7 +56,17 @@ def run(args: Namespace) -> int:
 def _lint(targets: list[str], as_json: bool) -> int:
     if not targets:
         raise UsageError("nothing to lint", hint="Example: shunter components lint my_components.py:train")
-    problems = [problem for target in targets for problem in _problems_of(target)]
+    problems = [
+        {
+            "path": path,
+            "function": function,
+            "line": message.line,
+            "column": message.char + 1,
+            "severity": message.severity,
+            "message": message.description,
+        }
+        for path, function, message in (problem for target in targets for problem in _problems_of(target))
+    ]
     form = "{path}:{line}:{column}: {severity}: {message}"
     print_result(as_json, problems, [form.format(**problem) for problem in problems])
     if not as_json:
@@ -59,28 +74,19 @@ def _lint(targets: list[str], as_json: bool) -> int:
     return EXIT_CONFIG if problems else EXIT_OK
 
 
-def _problems_of(target: str) -> list[dict[str, Any]]:
+def _problems_of(target: str) -> Iterator[tuple[str, str, LinterMessage]]:
     path, _, function = target.partition(":")
     if not os.path.isfile(path):
         raise ConfigError(f"there is no file {path}", hint="Give the path of a Python file, or FILE:fn.")
     unreadable = SourceFile(path).message
     if unreadable is not None:
-        return [_as_json(path, function, unreadable)]
+        yield path, function, unreadable
+        return
     functions = [function] if function else component_functions(path)
     if not functions:
         raise ConfigError(
             f"{path} has no component: no public function is annotated to return an AppDef",
             hint=f"To see the problems of a function, name it: {path}:NAME",
         )
-    return [_as_json(path, name, message) for name in functions for message in validate(path, name)]
-
-
-def _as_json(path: str, function: str, message: LinterMessage) -> dict[str, Any]:
-    return {
-        "path": path,
-        "function": function,
-        "line": message.line,
-        "column": message.char + 1,
-        "severity": message.severity,
-        "message": message.description,
-    }
+    for name in functions:
+        yield from ((path, name, message) for message in validate(path, name))

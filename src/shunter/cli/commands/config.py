@@ -9,73 +9,96 @@ from __future__ import annotations
 
 import json
 import os
-from argparse import ArgumentParser, Namespace
-from typing import Any, NamedTuple
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
 
-from shunter.cli.console import note, out, print_json, warn
-from shunter.cli.parser import add_json_option
-from shunter.errors import EXIT_OK, ConfigError, ShunterError, UsageError, did_you_mean
+from shunter.cli.console import note, out, print_result, warn
+from shunter.cli.parser import Parser, add_json_option
+from shunter.errors import ConfigError, ShunterError, UsageError, did_you_mean
 from shunter.paths import config_dir
 from shunter.redaction import Redactor
 from shunter.runner import get_runner
-from shunter.runner.config import Config, Setting, effective_options, load_config
+from shunter.runner.config import Setting, effective_options, load_config
 from shunter.schedulers.registry import get_default_scheduler_name, get_scheduler_factories
-from shunter.specs.options import runopt
+from shunter.specs.options import runopt, runopts
 from shunter.terminal import clean
 
-ACTIONS = ("show", "init")
+#: The origin of a required option that nothing sets.
+NOT_SET = "(required, not set)"
+_EXAMPLES = {
+    "bool": "true",
+    "int": "1",
+    "float": "1.0",
+    "list[str]": '["a", "b"]',
+    "dict[str, str]": '{ k = "v" }',
+}
+_TEMPLATE = """\
+# Configuration of shunter. `shunter config show` shows all values and where they are set.
+# It is overridden by variables (SHUNTER_SCHEDULER, SHUNTER_<SCHEDULER>_<OPTION>) and the
+# command line.
+
+[run]
+# scheduler = "local_cwd"  # where jobs run
+# component = "utils.echo"  # the component if none is named
+# workspace = "."  # the code that travels with the job
+# wait = true  # wait for the end of jobs
+# log = true  # follow their logs
+{schedulers}
+# Defaults for the arguments of components:
+# [component."utils.echo"]
+# msg = "hello"
+"""
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", default="show", metavar="show | init", help="what to do")
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "action",
+        nargs="?",
+        default="show",
+        choices=("show", "init"),
+        metavar="show | init",
+        help="what to do",
+    )
     parser.add_argument("section", nargs="?", metavar="SECTION", help="show only this section")
     add_json_option(parser)
-    parser.add_argument(
-        "--user", action="store_true", help="init: write the file for all projects of this user"
-    )
-    parser.add_argument("--print", action="store_true", help="init: print the file instead of writing it")
-    parser.add_argument("--force", action="store_true", help="init: overwrite a file that exists")
+    parser.add_flag("--user", help="init: write the file for all projects of this user")
+    parser.add_flag("--print", help="init: print the file instead of writing it")
+    parser.add_flag("--force", help="init: overwrite a file that exists")
 
 
-def run(args: Namespace) -> int:
-    if args.action not in ACTIONS:
-        raise UsageError(
-            f"the action must be show or init, not {args.action!r}", hint=did_you_mean(args.action, ACTIONS)
-        )
-    return _init(args) if args.action == "init" else _show(args)
-
-
-def _show(args: Namespace) -> int:
-    sections = all_sections()
+def run(args: Namespace) -> None:
+    if args.action == "init":
+        _init(args)
+        return
+    sections = _all_sections()
     if args.section:
         name = args.section if args.section in sections else f"scheduler.{args.section}"
         if name not in sections:
+            names = [*sections, *(name.partition(".")[2] for name in sections if "." in name)]
             raise UsageError(
-                f"the configuration has no section {args.section!r}",
-                hint=did_you_mean(
-                    args.section, [*sections, *(s.partition(".")[2] for s in sections if "." in s)]
-                ),
+                f"the configuration has no section {args.section!r}", hint=did_you_mean(args.section, names)
             )
         sections = {name: sections[name]}
-    if args.json:
-        print_json(
-            {
-                name: {key: {"value": entry.value, "origin": entry.origin} for key, entry in section.items()}
-                for name, section in sections.items()
-            }
-        )
-    else:
-        out(as_text(sections))
-    return EXIT_OK
+    data = {
+        name: {key: {"value": entry.value, "origin": entry.origin} for key, entry in section.items()}
+        for name, section in sections.items()
+    }
+    blocks = ["\n".join([f"[{name}]", *_lines(section)]) for name, section in sections.items()]
+    print_result(args.json, data, ["\n\n".join(blocks)])
 
 
-def _init(args: Namespace) -> int:
+def _init(args: Namespace) -> None:
     if args.section or args.json:
         raise UsageError("config init takes neither a section nor --json")
-    text = template()
+    schedulers = ""
+    for name, options in _scheduler_options().items():
+        lines = [line for key, option in options for line in _option_lines(key, option)]
+        schedulers += "\n".join(["", f"[scheduler.{name}]", *lines, ""])
+    text = _TEMPLATE.format(schedulers=schedulers)
     if args.print:
         out(text.rstrip("\n"))
-        return EXIT_OK
+        return
     path = os.path.join(config_dir(), "config.toml") if args.user else "shunter.toml"
     try:
         if args.user:
@@ -88,48 +111,40 @@ def _init(args: Namespace) -> int:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
     note("wrote, with every option as a comment:")
     out(path)
-    return EXIT_OK
 
 
-# ---- all sections, each value with its origin
-
-NOT_SET = "(required, not set)"
-
-
-class ShownValue(NamedTuple):
-    """A value, masked if it is secret, and where it is set."""
-
-    value: Any
-    origin: str
-
-
-Sections = dict[str, dict[str, ShownValue]]
-
-
-def all_sections() -> Sections:
-    """Return every section: ``run``, ``scheduler.X``, ``component.X``, ``cli.X``.
+def _all_sections() -> dict[str, dict[str, Setting]]:
+    """Return every section: ``run``, ``scheduler.X``, ``component.X``, ``cli.X``; secrets are masked.
 
     Raises:
         ConfigError: a file is malformed or holds unknown settings; the message names the file.
     """
     config = load_config()
-    sections: Sections = {
-        "run": {"scheduler": ShownValue(get_default_scheduler_name(), "default")}
-        | _shown_values(config.command("run"))
-    }
+    default = {"scheduler": Setting(get_default_scheduler_name(), "default")}
+    sections = {"run": default | _masked(config.command("run"))}
     config.check_schedulers(get_scheduler_factories())
-    for name, options in scheduler_options().items():
-        sections[f"scheduler.{name}"] = _scheduler_section(config, name, options)
-    for name in _named(config, "component"):
-        sections[f"component.{name}"] = _shown_values(config.component(name))
-    for name in _named(config, "cli"):
-        if name != "run":
-            sections[f"cli.{name}"] = _shown_values(config.command(name))
+    for name, options in _scheduler_options().items():
+        settings = effective_options(config, name, options, refuse_withheld=False)
+        missing = {key: Setting(None, NOT_SET) for key, option in options if option.is_required}
+        sections[f"scheduler.{name}"] = _masked(settings, options) | {
+            key: setting for key, setting in missing.items() if key not in settings
+        }
+    for table, read in (("component", config.component), ("cli", config.command)):
+        for name in sorted(
+            {name for source in config.sources for kind, name in source.tables if kind == table}
+        ):
+            if (table, name) != ("cli", "run"):
+                sections[f"{table}.{name}"] = _masked(read(name))
     config.warn_of_withheld()
     return sections
 
 
-def scheduler_options() -> dict[str, Any]:
+def _masked(settings: Mapping[str, Setting], options: Any = ()) -> dict[str, Setting]:
+    values = Redactor().options({key: setting.value for key, setting in settings.items()}, options)
+    return {key: Setting(values[key], setting.origin) for key, setting in settings.items()}
+
+
+def _scheduler_options() -> dict[str, runopts]:
     """Return the options of every scheduler; warn of those that cannot be loaded."""
     options = {}
     with get_runner() as runner:
@@ -141,41 +156,14 @@ def scheduler_options() -> dict[str, Any]:
     return options
 
 
-def _scheduler_section(config: Config, name: str, options: Any) -> dict[str, ShownValue]:
-    section = _shown_values(effective_options(config, name, options, refuse_withheld=False), options)
-    for key, opt in options:
-        if opt.is_required and key not in section:
-            section[key] = ShownValue(None, NOT_SET)
-    return section
-
-
-def _named(config: Config, table: str) -> list[str]:
-    """Return the names of a table's subtables: ``[component."utils.echo"]``, ``[cli:list]``."""
-    return sorted({name for source in config.sources for kind, name in source.tables if kind == table})
-
-
-def _shown_values(settings: dict[str, Setting], options: Any = ()) -> dict[str, ShownValue]:
-    values = Redactor().options({key: setting.value for key, setting in settings.items()}, options)
-    return {key: ShownValue(values[key], setting.origin) for key, setting in settings.items()}
-
-
-def as_text(sections: Sections) -> str:
-    """Return sections as lines ``name = value   # origin``."""
-    blocks = []
-    for name, section in sections.items():
-        lines = [f"[{name}]"]
-        pairs = [
-            (f"{key} = {clean(_shown(entry.value))}" if entry.origin != NOT_SET else key, entry.origin)
-            for key, entry in section.items()
-        ]
-        width = min(max((len(left) for left, _ in pairs), default=0), 60)
-        lines += [f"{left:{width}}  # {origin}" for left, origin in pairs]
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
-
-
-def _shown(value: Any) -> str:
-    return "(none)" if value is None else _toml(value)
+def _lines(section: dict[str, Setting]) -> list[str]:
+    """Return settings as lines ``name = value   # origin``."""
+    texts = {}
+    for key, setting in section.items():
+        value = "(none)" if setting.value is None else _toml(setting.value)
+        texts[key] = key if setting.origin == NOT_SET else f"{key} = {clean(value)}"
+    width = min(max(map(len, texts.values()), default=0), 60)
+    return [f"{text:{width}}  # {section[key].origin}" for key, text in texts.items()]
 
 
 def _toml(value: Any) -> str:
@@ -186,47 +174,13 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def template() -> str:
-    """Return a configuration file with every option as a comment."""
-    lines = [
-        "# Configuration of shunter. `shunter config show` shows all values and where they are set.",
-        "# It is overridden by variables (SHUNTER_SCHEDULER, SHUNTER_<SCHEDULER>_<OPTION>) and the",
-        "# command line.",
-        "",
-        "[run]",
-        '# scheduler = "local_cwd"  # where jobs run',
-        '# component = "utils.echo"  # the component if none is named',
-        '# workspace = "."  # the code that travels with the job',
-        "# wait = true  # wait for the end of jobs",
-        "# log = true  # follow their logs",
-    ]
-    for name, options in scheduler_options().items():
-        lines += ["", f"[scheduler.{name}]"]
-        for key, opt in options:
-            lines += _option_lines(key, opt)
-    lines += [
-        "",
-        "# Defaults for the arguments of components:",
-        '# [component."utils.echo"]',
-        '# msg = "hello"',
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _option_lines(key: str, opt: runopt) -> list[str]:
-    note = "required" if opt.is_required else f"default: {'none' if opt.default is None else opt.default}"
-    example = _example(opt)
-    return [f"# {opt.help} ({opt.opt_type_name}, {note})", f"# {key} = {example}"]
-
-
-def _example(opt: runopt) -> str:
-    if opt.default is not None and not opt.secret:
-        return _toml(opt.default)
-    examples = {
-        "bool": "true",
-        "int": "1",
-        "float": "1.0",
-        "list[str]": '["a", "b"]',
-        "dict[str, str]": '{ k = "v" }',
-    }
-    return examples.get(opt.opt_type_name, '"..."')
+def _option_lines(key: str, option: runopt) -> list[str]:
+    default = (
+        "required"
+        if option.is_required
+        else f"default: {'none' if option.default is None else option.default}"
+    )
+    example = _EXAMPLES.get(option.opt_type_name, '"..."')
+    if option.default is not None and not option.secret:
+        example = _toml(option.default)
+    return [f"# {option.help} ({option.opt_type_name}, {default})", f"# {key} = {example}"]

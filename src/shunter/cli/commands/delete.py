@@ -7,11 +7,11 @@ unless --yes is given: `shunter delete --yes 'exp-*'`.
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from shunter.cli.console import note, out
 from shunter.cli.job_names import named_jobs
-from shunter.cli.parser import add_handle_argument
+from shunter.cli.parser import Parser, add_handle_argument
 from shunter.errors import EXIT_OK
 from shunter.runner import Runner, get_runner
 from shunter.runner.jobsearch import is_pattern
@@ -21,12 +21,11 @@ from shunter.specs.status import AppStatus
 from shunter.specs.training import local_path
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_handle_argument(parser, "+")
-    parser.add_argument("--yes", action="store_true", help="delete what patterns match")
-    parser.add_argument(
+    parser.add_flag("--yes", help="delete what patterns match")
+    parser.add_flag(
         "--forget",
-        action="store_true",
         help="only remove the entries from lists, for jobs whose scheduler cannot be asked any more",
     )
 
@@ -35,38 +34,44 @@ def run(args: Namespace) -> int:
     """Run the command. If one job cannot be deleted, the others still are."""
     with get_runner() as runner:
         if args.forget:
-            return _forget(runner, args.handles, yes=args.yes)
+            _forget(runner, args.handles, yes=args.yes)
+            return EXIT_OK
         jobs = named_jobs(runner, args.handles)
         running = {handle for handle in jobs.by_pattern if not jobs.statuses[handle].is_terminal()}
         handles = [handle for handle in jobs.statuses if handle not in running]
-        if jobs.by_pattern and not args.yes:
+        only_shows = jobs.by_pattern and not args.yes
+        if only_shows:
             for handle in handles:
                 out(f"{handle}  {jobs.statuses[handle].state}")
-            jobs.note_rest("have not ended", running)
-            note("nothing is deleted by a pattern without --yes")
-            return jobs.code
-        results = {handle: _results_of(runner, handle, jobs.statuses[handle]) for handle in handles}
-        for handle, error in runner.delete_many(handles).items():
-            if error is None:
-                note(f"deleted {handle}{_fate(results[handle])}")
-            else:
-                jobs.add_error(error)
+        else:
+            results = {handle: _results_of(runner, handle, jobs.statuses[handle]) for handle in handles}
+            for handle, error in runner.delete_many(handles).items():
+                if error is not None:
+                    jobs.add_error(error)
+                elif not results[handle]:
+                    note(f"deleted {handle}")
+                elif os.path.exists(results[handle]):
+                    note(f"deleted {handle}; its results remain in {results[handle]}")
+                else:
+                    note(f"deleted {handle} and its results in {results[handle]}")
         jobs.note_rest("have not ended", running)
+        if only_shows:
+            note("nothing is deleted by a pattern without --yes")
     return jobs.code
 
 
-def _forget(runner: Runner, names: list[str], *, yes: bool) -> int:
+def _forget(runner: Runner, names: list[str], *, yes: bool) -> None:
     """Take jobs out of lists without asking their schedulers."""
     handles = runner.resolve_handles(names)
-    if any(map(is_pattern, names)) and not yes:
-        for handle in handles:
-            out(handle)
-        note("nothing is forgotten by a pattern without --yes")
-        return EXIT_OK
+    only_shows = any(map(is_pattern, names)) and not yes
     for handle in handles:
-        mark_deleted(runner.history, handle)
-        note(f"forgot {handle}; if it runs, it goes on")
-    return EXIT_OK
+        if only_shows:
+            out(handle)
+        else:
+            mark_deleted(runner.history, handle)
+            note(f"forgot {handle}; if it runs, it goes on")
+    if only_shows:
+        note("nothing is forgotten by a pattern without --yes")
 
 
 def _results_of(runner: Runner, handle: str, status: AppStatus) -> str:
@@ -75,11 +80,3 @@ def _results_of(runner: Runner, handle: str, status: AppStatus) -> str:
         return ""
     path = local_path(status.results) if status.results else ""
     return path if path and os.path.exists(path) else ""
-
-
-def _fate(results: str) -> str:
-    """Return what happened to the results: those in the job's directory were removed."""
-    if not results:
-        return ""
-    remain = os.path.exists(results)
-    return f"; its results remain in {results}" if remain else f" and its results in {results}"

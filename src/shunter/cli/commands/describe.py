@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
 from shunter.cli.console import print_result
-from shunter.cli.parser import add_handle_argument, add_json_option
-from shunter.errors import EXIT_OK
+from shunter.cli.parser import Parser, add_handle_argument, add_json_option
 from shunter.redaction import Redactor
 from shunter.runner import get_runner
 from shunter.runner.observation import unknown_job
@@ -17,12 +16,12 @@ from shunter.specs.serialize import to_json
 from shunter.terminal import clean
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_handle_argument(parser)
     add_json_option(parser)
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         app = runner.describe(handle)
@@ -33,7 +32,6 @@ def run(args: Namespace) -> int:
     results = status.results if status is not None else None
     lines = [f"Job: {handle}", app_text(data), *([f"\nResults: {clean(results)}"] if results else [])]
     print_result(args.json, {"handle": handle, "app": data, "results": results}, lines)
-    return EXIT_OK
 
 
 def app_text(data: dict[str, Any]) -> str:

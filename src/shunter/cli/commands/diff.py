@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from shunter.cli.console import BOLD, CYAN, GREEN, RED, paint, print_result
-from shunter.cli.parser import Parser, add_handle_argument, add_json_option, complete_with
+from shunter.cli.parser import Parser, add_handle_argument, add_json_option
 from shunter.errors import EXIT_JOB_FAILED, EXIT_OK, UsageError
 from shunter.runner import Runner, get_runner
 from shunter.runner.jobsearch import recorded
+from shunter.runner.records import JobRecord
 from shunter.terminal import clean
 from shunter.why.comparison import Comparison, FileChange
 from shunter.workspace.code_store import Store
@@ -27,41 +28,42 @@ _MARKS = {"added": ("A", GREEN), "removed": ("D", RED), "modified": ("M", CYAN)}
 
 def add_arguments(parser: Parser) -> None:
     add_handle_argument(parser)
-    other = parser.add_argument(
-        "other", nargs="?", metavar="OTHER", help="the job to compare with; by default the previous one"
-    )
-    complete_with(other, "job_completer")
     parser.add_argument(
-        "--stat", action="store_true", help="name the files that changed, without their lines"
+        "other",
+        nargs="?",
+        metavar="OTHER",
+        help="the job to compare with; by default the previous one",
+        completer="job_completer",
     )
-    parser.add_argument(
-        "--exit-code", "--exit_code", action="store_true", help="exit with 1 if anything differs"
-    )
+    parser.add_flag("--stat", help="name the files that changed, without their lines")
+    parser.add_flag("--exit-code", help="exit with 1 if anything differs")
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     with get_runner() as runner:
-        comparison = _compare(runner, args)
+        first, second = _records(runner, args)
+        comparison = Comparison(first, second, Store())
         print_result(args.json, comparison.to_json(), _lines(comparison, with_content=not args.stat))
     return EXIT_JOB_FAILED if args.exit_code and comparison else EXIT_OK
 
 
-def _compare(runner: Runner, args: Namespace) -> Comparison:
+def _records(runner: Runner, args: Namespace) -> tuple[JobRecord, JobRecord]:
+    """Return the two jobs to compare; the earlier one first if only one is named."""
     named = runner.resolve_handle(args.handle)
     record = recorded(runner.history, named, "compare")
     if args.other:
         other = runner.resolve_handle(args.other)
         if named == other:
             raise UsageError(f"cannot compare {named} with itself")
-        return Comparison(record, recorded(runner.history, other, "compare"), Store())
+        return record, recorded(runner.history, other, "compare")
     earlier = runner.history.before(record)
     if earlier is None:
         raise UsageError(
             f"no job named {record.name!r} was submitted before {named}",
             hint="Name the job to compare with: shunter diff JOB OTHER",
         )
-    return Comparison(earlier, record, Store())
+    return earlier, record
 
 
 def _lines(comparison: Comparison, *, with_content: bool) -> Iterator[str]:

@@ -5,17 +5,18 @@ Options that are not given here come from the configuration, as for `run`.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
+from typing import Any
 
 from shunter import torchx_alias
 from shunter.cli.console import note, print_result
-from shunter.cli.parser import add_json_option, add_scheduler_options
+from shunter.cli.parser import Parser, add_json_option, add_scheduler_options
 from shunter.errors import EXIT_BACKEND, EXIT_OK
 from shunter.runner import get_runner
 from shunter.schedulers.responses import Check
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_scheduler_options(parser, "the scheduler", required=True)
     add_json_option(parser)
 
@@ -29,8 +30,7 @@ def run(args: Namespace) -> int:
     checks = checks or [Check(args.scheduler, None, f"{args.scheduler} has no checks")]
     checks.append(_which_torchx())
     failed = sum(check.ok is False for check in checks)
-    data = [{"name": c.name, "ok": c.ok, "text": c.text, "hint": c.hint} for c in checks]
-    print_result(args.json, data, map(check_line, checks))
+    print_result(args.json, checks_json(checks), map(check_line, checks))
     if not args.json:
         note(f"{failed} of {len(checks)} checks failed" if failed else "jobs should run")
     return EXIT_BACKEND if failed else EXIT_OK
@@ -45,6 +45,11 @@ def _which_torchx() -> Check:
     else:
         finding, hint = "shunter", f"The TorchX in {place} is not used." if place else ""
     return Check("torchx", None, f"`import torchx` finds {finding}", hint)
+
+
+def checks_json(checks: list[Check]) -> list[dict[str, Any]]:
+    """Return findings as JSON values."""
+    return [{"name": c.name, "ok": c.ok, "text": c.text, "hint": c.hint} for c in checks]
 
 
 def check_line(check: Check) -> str:

@@ -6,19 +6,18 @@ to save its state, SIGKILL. Then the job starts again on new machines, with the 
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from shunter.cli.console import note
-from shunter.cli.parser import add_handle_argument
-from shunter.cli.units import parse_duration
-from shunter.errors import EXIT_OK, ConfigError, UnknownAppException
+from shunter.cli.parser import Parser, add_handle_argument, parse_duration
+from shunter.errors import ConfigError, UnknownAppException
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.sagemaker_local_scheduler import SageMakerLocalScheduler
 
 SCHEDULER = "sagemaker_local"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("what", choices=["spot"], help="spot: the interruption of spot instances")
     add_handle_argument(parser)
     parser.add_argument(
@@ -29,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     absence = parse_duration(args.absence)
     with get_runner() as runner:
         handle = _resolve(runner, args.handle)
@@ -38,7 +37,6 @@ def run(args: Namespace) -> int:
             raise ConfigError(f"{scheduler.backend} cannot simulate interruptions", hint=f"{SCHEDULER} can.")
         scheduler.interrupt(handle.rpartition("/")[2], absence)
     note(f"{handle.rpartition('/')[2]}: simulating a spot interruption")
-    return EXIT_OK
 
 
 def _resolve(runner: Runner, text: str | None) -> str:

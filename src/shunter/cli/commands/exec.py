@@ -20,13 +20,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "replica", nargs="?", metavar="ROLE/ID", help="the replica; not needed if the job has only one"
     )
-    parser.add_argument(
-        "--no-tty",
-        "--no_tty",
-        "-T",
-        action="store_true",
-        help="pipe stdin and stdout, even if they are a terminal",
-    )
+    parser.add_flag("--no-tty", "-T", help="pipe stdin and stdout, even if they are a terminal")
     parser.add_argument(
         "command", nargs="*", metavar="-- COMMAND", help="program and arguments (default: a shell)"
     )

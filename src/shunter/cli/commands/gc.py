@@ -10,13 +10,11 @@ Without --yes the command only shows what it would remove.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from typing import Any
+from argparse import Namespace
 
-from shunter.cli.console import counted, note, out, print_json, table
-from shunter.cli.parser import add_json_option, add_scheduler_options
-from shunter.cli.units import format_bytes, parse_duration
-from shunter.errors import EXIT_OK, BackendError, ConfigError
+from shunter.cli.console import counted, format_bytes, note, out, print_json, table
+from shunter.cli.parser import Parser, add_json_option, add_scheduler_options, parse_duration
+from shunter.errors import BackendError, ConfigError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import Leftover
 from shunter.terminal import format_duration
@@ -26,46 +24,59 @@ from shunter.workspace.code_store import Store
 LOCAL_SCHEDULERS = ("sweep", "local_cwd", "local_docker", "sagemaker_local")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--older-than",
-        "--older_than",
         default="30d",
         metavar="TIME",
         help="only jobs that ended at least this long ago: 12h, 7d (default: 30d)",
     )
     add_scheduler_options(parser, "remove leftovers on this scheduler")
-    parser.add_argument(
-        "-a",
-        "--all",
-        action="store_true",
-        help="also leftovers of other users of a shared daemon, and of other state directories",
+    parser.add_flag(
+        "-a", "--all", help="also leftovers of other users of a shared daemon, and of other state directories"
     )
-    parser.add_argument("--yes", action="store_true", help="remove them")
+    parser.add_flag("--yes", help="remove them")
     add_json_option(parser)
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     older_than = parse_duration(args.older_than)
     store = Store()
     with get_runner() as runner:
-        leftovers = {
-            name: _leftovers(runner, name, args, older_than)
-            for name in ([args.scheduler] if args.scheduler else LOCAL_SCHEDULERS)
-        }
+        schedulers = [args.scheduler] if args.scheduler else LOCAL_SCHEDULERS
+        leftovers = {name: _leftovers(runner, name, args, older_than) for name in schedulers}
         needed = None if args.scheduler else runner.history.needed_code(older_than)
         code = [] if needed is None else store.garbage(needed, older_than)
         freed = 0
         if args.yes:
-            freed = sum(_remove(runner, name, args, items) for name, items in leftovers.items() if items)
+            for name, items in leftovers.items():
+                if items:
+                    runner.jobs(scheduler=name)  # so that the history has their final states
+                    cfg = runner.cfg_from_str(name, *args.cfg)
+                    freed += runner.scheduler(name).remove_leftovers(cfg, items)
             freed += store.collect(needed, older_than) if needed is not None else 0
+    data, rows, size = [], [], 0
+    for name, items in leftovers.items():
+        for item in items:
+            facts = {field: getattr(item, field) for field in ("id", "app_id", "size", "age", "results")}
+            data.append({"scheduler": name, "path": item.name, **facts})
+            what = f"{item.name}, with results" if item.results else item.name
+            rows.append([item.app_id or "-", format_duration(item.age), format_bytes(item.size), what])
+            size += item.size
     if args.json:
-        rows = [_as_json(name, item) for name, items in leftovers.items() for item in items]
-        removed = len(rows) if args.yes else 0
-        print_json({"found": rows, "workspaces": code, "removed": removed, "freed": freed})
+        removed = len(data) if args.yes else 0
+        print_json({"found": data, "workspaces": code, "removed": removed, "freed": freed})
+        return
+    if rows:
+        out(table(("JOB", "AGE", "SIZE", "WHAT"), rows))
+    found = counted(len(rows), "leftover")
+    workspaces = f" and the code of {len(code)} workspaces" if code else ""
+    if args.yes:
+        note(f"removed {found}{workspaces}, {format_bytes(freed)}")
+    elif rows or code:
+        note(f"{found}, {format_bytes(size)}{workspaces}; nothing is removed without --yes")
     else:
-        _show(args, [item for items in leftovers.values() for item in items], len(code), freed)
-    return EXIT_OK
+        note(f"no job ended more than {args.older_than} ago")
 
 
 def _leftovers(runner: Runner, name: str, args: Namespace, older_than: float) -> list[Leftover]:
@@ -82,36 +93,3 @@ def _leftovers(runner: Runner, name: str, args: Namespace, older_than: float) ->
     jobs = runner.history.known(name, {item.app_id for item in shared if item.app_id}, deleted=True)
     code = runner.history.known_code({item.fingerprint for item in shared if item.fingerprint})
     return [item for item in leftovers if not item.shared or item.app_id in jobs or item.fingerprint in code]
-
-
-def _remove(runner: Runner, name: str, args: Namespace, items: list[Leftover]) -> int:
-    runner.jobs(scheduler=name)  # so that the history has their final states
-    return runner.scheduler(name).remove_leftovers(runner.cfg_from_str(name, *args.cfg), items)
-
-
-def _as_json(scheduler: str, item: Leftover) -> dict[str, Any]:
-    fields = {name: getattr(item, name) for name in ("id", "app_id", "size", "age", "results")}
-    return {"scheduler": scheduler, "path": item.name, **fields}
-
-
-def _show(args: Namespace, items: list[Leftover], workspaces: int, freed: int) -> None:
-    if items:
-        rows = [
-            [
-                item.app_id or "-",
-                format_duration(item.age),
-                format_bytes(item.size),
-                f"{item.name}, with results" if item.results else item.name,
-            ]
-            for item in items
-        ]
-        out(table(("JOB", "AGE", "SIZE", "WHAT"), rows))
-    number = counted(len(items), "leftover")
-    code = f" and the code of {workspaces} workspaces" if workspaces else ""
-    if args.yes:
-        note(f"removed {number}{code}, {format_bytes(freed)}")
-    elif items or workspaces:
-        total = format_bytes(sum(item.size for item in items))
-        note(f"{number}, {total}{code}; nothing is removed without --yes")
-    else:
-        note(f"no job ended more than {args.older_than} ago")

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Any
 
-from shunter.cli.console import is_tty, note, out, print_json, table, terminal_size, warn
-from shunter.cli.parser import add_json_option, add_scheduler_options, complete_with, number_between
-from shunter.cli.units import format_time, parse_time
+from shunter.cli.console import (
+    format_time,
+    is_tty,
+    note,
+    print_result,
+    table,
+    table_width,
+    terminal_size,
+    warn,
+)
+from shunter.cli.parser import Parser, add_json_option, add_scheduler_options, number_between, parse_time
 from shunter.errors import EXIT_BACKEND, EXIT_OK, BackendError, ConfigError, UsageError, did_you_mean
 from shunter.limits import MOST_LINES, whole_number
 from shunter.redaction import is_masked
-from shunter.runner import Runner, get_runner
+from shunter.runner import get_runner
 from shunter.runner.config import check_keys, load_config
 from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
 from shunter.runner.records import REFUSED, SUBMITTED
@@ -27,6 +35,7 @@ from shunter.terminal import clean, format_duration
 
 DEFAULT_LIMIT = 50
 LEAST_WIDTH = 12  # of a name that is cut
+HEADERS = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME")
 #: What `--json` shows of a job. Times are seconds since the epoch; None where they are not known.
 FIELDS = (
     "app_id", "component", "created_at", "ended_at", "handle", "msg", "name", "phase", "scheduler",
@@ -35,14 +44,14 @@ FIELDS = (
 Row = dict[str, Any]
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    jobs = parser.add_argument(
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
         "jobs",
         nargs="*",
         metavar="JOB",
         help="only these: a name, the beginning of an id or handle, or a pattern in quotes: 'exp-*'",
+        completer="job_completer",
     )
-    complete_with(jobs, "job_completer")
     add_scheduler_options(parser, "only jobs of this scheduler")
     parser.add_argument("--state", metavar="A,B", help="only jobs in these states, such as running,failed")
     parser.add_argument("--since", metavar="TIME", help="only jobs submitted since then: 2h, 3d, an ISO date")
@@ -55,12 +64,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help=f"show at most N jobs, 0 for all (default: {DEFAULT_LIMIT} in a table, all in JSON)",
     )
-    parser.add_argument(
-        "-a",
-        "--all",
-        action="store_true",
-        help="also refused or interrupted submissions, and jobs of other users",
-    )
+    parser.add_flag("-a", "--all", help="also refused or interrupted submissions, and jobs of other users")
     add_json_option(parser)
 
 
@@ -73,22 +77,27 @@ def run(args: Namespace) -> int:
     limit = args.limit if args.limit is not None else 0 if args.json else DEFAULT_LIMIT
     code = EXIT_OK
     with get_runner() as runner:
-        cfg = runner.cfg_from_str(args.scheduler, *args.cfg) if args.cfg else None
-        rows, total = _recorded(runner, job_filter, limit or None, cfg)
+        cfg = runner.cfg_from_str(args.scheduler, *args.cfg) if args.cfg else {}
+        records, total = runner.search(
+            job_filter, None if cfg else limit or None, by_time=args.scheduler is not None
+        )
+        if cfg:  # options may restrict the jobs that the scheduler lists
+            records = [r for r in records if all(_may_be(r.cfg.get(name), cfg[name]) for name in cfg)]
+            total = len(records)
+        rows = [{name: getattr(record, name) for name in FIELDS} for record in records]
         if args.scheduler:
             try:
-                others = [_listed_row(args.scheduler, job) for job in runner.unrecorded_jobs(job_filter, cfg)]
+                others = runner.unrecorded_jobs(job_filter, cfg or None)
                 total += len(others)
+                rows += [_listed_row(args.scheduler, job) for job in others]
                 # the latest first, as those of the history
-                rows = sorted([*rows, *others], key=lambda row: -(_submission(row) or 0.0))
+                rows.sort(key=lambda row: -(_submission(row) or 0.0))
             except (BackendError, NotImplementedError) as error:
                 warn(f"cannot list the jobs of {args.scheduler}, only those of the history: {error}")
                 code = EXIT_BACKEND
     shown = rows[:limit] if limit else rows
-    if args.json:
-        print_json([row | {"state": row["state"].name} for row in shown])
-    elif shown:
-        out(_table(shown))
+    data = [row | {"state": row["state"].name} for row in shown]
+    print_result(args.json, data, [_table(shown)] if shown else [])
     if len(shown) < total:
         note(f"{len(shown)} of {total} jobs; --limit 0 shows all")
     if not total and not args.json:
@@ -121,41 +130,16 @@ def _states(text: str | None) -> set[str] | None:
     return names
 
 
-# ---- the jobs, as JSON values but for their states
-
-
-def _recorded(
-    runner: Runner, job_filter: JobFilter, limit: int | None, cfg: dict[str, Any] | None
-) -> tuple[list[Row], int]:
-    """Return up to ``limit`` submissions of the history, the latest first, and the number of all that match.
-
-    ``cfg`` holds options of the filter's scheduler, which may restrict the jobs that it lists.
-    """
-    if job_filter.scheduler is None or not cfg:
-        records, total = runner.search(job_filter, limit, by_time=job_filter.scheduler is not None)
-    else:
-        records = [
-            record
-            for record in runner.search(job_filter, by_time=True)[0]
-            if all(_may_be(record.cfg.get(name), value) for name, value in cfg.items())
-        ]
-        total = len(records)
-    return [{name: getattr(record, name) for name in FIELDS} for record in records], total
-
-
 def _may_be(recorded: Any, asked: Any) -> bool:
     """Tell whether a job with this recorded value of an option is among those that are asked for.
 
     A value that the job took from its environment, or that holds a secret, is not recorded: it may be any.
+    Of an ARN or a URL the last part is enough.
     """
     if recorded is None or asked == "*" or is_masked(str(recorded)):
         return True
-    return bool(recorded == asked or _last_part(recorded) == _last_part(asked))
-
-
-def _last_part(value: Any) -> str:
-    """Return the name that an ARN, or the host that a URL, ends with; other values as they are."""
-    return str(value).rstrip("/").rpartition("/")[2]
+    last_parts = {str(value).rstrip("/").rpartition("/")[2] for value in (recorded, asked)}
+    return len(last_parts) == 1
 
 
 def _listed_row(scheduler: str, job: ListAppResponse) -> Row:
@@ -171,53 +155,31 @@ def _submission(row: Row) -> float | None:
     return submission
 
 
-# ---- as a table
-
-
 def _table(rows: list[Row]) -> str:
-    now = time.time()
-    lines = []
-    for row in rows:
-        is_refused = row["phase"] == REFUSED
-        state = REFUSED_STATE if is_refused else row["state"].name
-        has_ended = is_refused or is_terminal(row["state"])
-        took = "-"
-        if row["started_at"] is not None and (row["ended_at"] is not None or not has_ended):
-            took = format_duration((row["ended_at"] or now) - row["started_at"])
-        job = row["handle"] or f"({row['scheduler']})"
-        lines.append([clean(job), state, clean(row["name"]), _submission(row), took])
-    return table(*_fitted(lines, terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize), sys.stdout)
-
-
-def _fitted(lines: list[list[Any]], columns: int) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return headers and rows that fit the terminal: short times, ids instead of handles, shortened names."""
-    for first_header, date in (
-        ("HANDLE", "%Y-%m-%d %H:%M:%S"),
-        ("HANDLE", "%m-%d %H:%M"),
-        ("ID", "%m-%d %H:%M"),
-    ):
-        headers = (first_header, "STATE", "NAME", "SUBMITTED", "TIME")
-        rows = [
-            [
-                job.rpartition("/")[2] if first_header == "ID" else job,
-                state,
-                name,
-                format_time(at, date),
-                took,
-            ]
-            for job, state, name, at, took in lines
-        ]
-        if _width(headers, rows) <= columns:
-            return headers, rows
+    """Return a table; on a terminal, what does not fit gets shorter: times, ids for handles, names."""
+    columns = terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize
+    lines = [_cells(row, "%Y-%m-%d %H:%M:%S") for row in rows]
+    if table_width(HEADERS, lines) <= columns:
+        return table(HEADERS, lines, sys.stdout)
+    lines = [_cells(row, "%m-%d %H:%M") for row in rows]
+    for line in lines:
+        line[0] = line[0].rpartition("/")[2]
+    headers = ("ID", *HEADERS[1:])
     for cell in (headers.index("NAME"), 0):
-        widest = max(len(row[cell]) for row in rows)
-        room = max(widest - max(_width(headers, rows) - columns, 0), LEAST_WIDTH)
-        for row in rows:
-            if len(row[cell]) > room:
-                row[cell] = row[cell][: room - 3] + "..."
-    return headers, rows
+        excess = max(table_width(headers, lines) - columns, 0)
+        room = max(max(len(line[cell]) for line in lines) - excess, LEAST_WIDTH)
+        for line in lines:
+            if len(line[cell]) > room:
+                line[cell] = line[cell][: room - 3] + "..."
+    return table(headers, lines, sys.stdout)
 
 
-def _width(headers: tuple[str, ...], rows: list[list[str]]) -> int:
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-    return sum(widths) + 2 * (len(widths) - 1)
+def _cells(row: Row, date: str) -> list[str]:
+    is_refused = row["phase"] == REFUSED
+    has_ended = is_refused or is_terminal(row["state"])
+    took = "-"
+    if row["started_at"] is not None and (row["ended_at"] is not None or not has_ended):
+        took = format_duration((row["ended_at"] or time.time()) - row["started_at"])
+    job = row["handle"] or f"({row['scheduler']})"
+    state = REFUSED_STATE if is_refused else row["state"].name
+    return [clean(job), state, clean(row["name"]), format_time(_submission(row), date), took]

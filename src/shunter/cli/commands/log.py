@@ -7,19 +7,15 @@ where the first word is a pattern such as 'exp-*', there may be several jobs; li
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from argparse import ArgumentTypeError, Namespace
 from functools import partial
 
-from shunter.cli.console import out, wants_colour
-from shunter.cli.interrupts import interrupt_message
+from shunter.cli.console import interrupt_message, out, wants_colour
 from shunter.cli.job_names import parse_replicas, select_replicas, split_target
-from shunter.cli.log_rank import RankFilter
-from shunter.cli.log_sources import LogSource, log_blocks
+from shunter.cli.log_sources import LogSource, RankFilter, log_blocks
 from shunter.cli.log_writers import CollapsingLogWriter, JsonLogWriter, LogWriter, bytes_of, time_text
-from shunter.cli.parser import Parser, complete_with, number_between
+from shunter.cli.parser import Parser, number_between, parse_time
 from shunter.cli.shown_status import status_of
-from shunter.cli.units import parse_time
 from shunter.diagnosis.failures import first_failures
 from shunter.errors import EXIT_OK, BackendError, UsageError
 from shunter.limits import MOST_LINES, MOST_REPLICAS
@@ -34,21 +30,21 @@ from shunter.why.explanation import explain_failed
 WINDOW = 1.0
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    target = parser.add_argument(
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
         "handle",
         nargs="?",
         metavar="HANDLE[/ROLE[/0,1]]",
         help="a job (the latest by default), optionally with a role and replicas; or a pattern: 'exp-*'",
+        completer="job_completer",
     )
-    complete_with(target, "job_completer")
     parser.add_argument(
         "replicas",
         nargs="*",
         metavar="ROLE/ID",
         help="only these: trainer, trainer/0, trainer/0,2, trainer/0-3; with --grep, more jobs",
     )
-    parser.add_argument("-f", "--follow", "-t", action="store_true", help="follow until the job has ended")
+    parser.add_flag("-f", "--follow", "-t", help="follow until the job has ended")
     parser.add_argument(
         "--tail",
         type=_line_count,
@@ -73,27 +69,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=("stdout", "stderr", "combined"),
         help="one output stream instead of the scheduler's default",
     )
-    parser.add_argument(
-        "--collapse",
-        action="store_true",
-        help="print identical lines of several replicas only once, as ROLE[0-63]",
+    parser.add_flag("--collapse", help="print identical lines of several replicas only once, as ROLE[0-63]")
+    parser.add_flag(
+        "--first-error", help="only the lines around the first error of the replica that failed first"
     )
-    parser.add_argument(
-        "--first-error",
-        "--first_error",
-        action="store_true",
-        help="only the lines around the first error of the replica that failed first",
-    )
-    parser.add_argument(
-        "--timestamps",
-        action="store_true",
-        help="print the time at which each line was written, in local time",
-    )
-    parser.add_argument("--utc", action="store_true", help="print times in UTC (implies --timestamps)")
-    parser.add_argument("--no-prefix", action="store_true", help="print the lines as they were written")
-    parser.add_argument(
-        "--json", action="store_true", help="print every line as a JSON object: role, replica, line"
-    )
+    parser.add_flag("--timestamps", help="print the time at which each line was written, in local time")
+    parser.add_flag("--utc", help="print times in UTC (implies --timestamps)")
+    parser.add_flag("--no-prefix", help="print the lines as they were written")
+    parser.add_flag("--json", help="print every line as a JSON object: role, replica, line")
 
 
 def _line_count(text: str) -> int:
@@ -124,8 +107,9 @@ def run(args: Namespace) -> int:
     with get_runner() as runner:
         jobs = _jobs(runner, args)
         if args.first_error:
-            return _print_first_error(runner, jobs)
-        writer = _writer(args, jobs, query.timed)
+            _print_first_error(runner, jobs)
+            return EXIT_OK
+        writer = _writer(args, jobs)
         shown = jobs[0].handle if len(jobs) == 1 else f"{len(jobs)} jobs"
         with interrupt_message(f"no longer following {shown}" if args.follow else "interrupted"):
             try:
@@ -145,25 +129,18 @@ def _query(args: Namespace) -> LogQuery:
     until = parse_time(args.until) if args.until else None
     if since and until and since >= until:
         raise UsageError(f"--since {args.since} must be before --until {args.until}")
-    return LogQuery(
-        regex,
-        since,
-        until,
-        args.follow,
-        Stream(args.streams) if args.streams else None,
-        args.tail,
-        args.timestamps or args.utc,
-    )
+    streams = Stream(args.streams) if args.streams else None
+    return LogQuery(regex, since, until, args.follow, streams, args.tail, args.timestamps or args.utc)
 
 
 def _jobs(runner: Runner, args: Namespace) -> list[LogSource]:
     """Find the jobs and replicas that are named."""
-    first = "-" if args.handle is None else args.handle
-    if args.grep is not None:
-        targets = [split_target(text) for text in (first, *args.replicas)]
+    target, choices = split_target("-" if args.handle is None else args.handle)
+    targets = [(target, choices)]
+    if args.grep is None:
+        choices += [parse_replicas(text) for text in args.replicas]
     else:
-        target, choices = split_target(first)
-        targets = [(target, choices + [parse_replicas(text) for text in args.replicas])]
+        targets += [split_target(text) for text in args.replicas]
     jobs: dict[str, LogSource] = {}
     for target, choices in targets:
         for handle in runner.resolve_handles([target]):
@@ -177,27 +154,19 @@ def _jobs(runner: Runner, args: Namespace) -> list[LogSource]:
     return list(jobs.values())
 
 
-def _writer(
-    args: Namespace, jobs: Sequence[LogSource], timed: bool
-) -> CollapsingLogWriter | JsonLogWriter | LogWriter:
-    several = len(jobs) > 1
-    replicas = [
-        (job.shown_role(role) if several else role, k, job.handle, role)
-        for job in jobs
-        for role, k in job.replicas
-    ]
+def _writer(args: Namespace, jobs: list[LogSource]) -> CollapsingLogWriter | JsonLogWriter | LogWriter:
     stream = bytes_of(sys.stdout)
-    stamp = partial(time_text, utc=args.utc) if timed else None
+    stamp = partial(time_text, utc=args.utc) if args.timestamps or args.utc else None
     if args.collapse:
-        window = WINDOW if args.follow else None
-        return CollapsingLogWriter(stream, [(name, k) for name, k, _, _ in replicas], window)
+        prefixes = [f"{job.handle}/" if len(jobs) > 1 else "" for job in jobs]
+        replicas = [(prefixes[i] + role, k) for i, job in enumerate(jobs) for role, k in job.replicas]
+        return CollapsingLogWriter(stream, replicas, WINDOW if args.follow else None)
     if args.json:
-        names = {name: (handle, role) for name, _, handle, role in replicas} if several else {}
-        return JsonLogWriter(stream, stamp, names)
+        return JsonLogWriter(stream, stamp)
     return LogWriter(stream, wants_colour(sys.stdout), not args.no_prefix, stamp)
 
 
-def _print_first_error(runner: Runner, jobs: Sequence[LogSource]) -> int:
+def _print_first_error(runner: Runner, jobs: list[LogSource]) -> None:
     if len(jobs) > 1:
         raise UsageError("--first-error takes one job")
     handle = jobs[0].handle
@@ -211,4 +180,3 @@ def _print_first_error(runner: Runner, jobs: Sequence[LogSource]) -> int:
         raise BackendError(f"the log of {handle} cannot be read: {failure.problem}")
     for line in failure.log:
         out(clean(f"{failure.place} {line}"))
-    return EXIT_OK

@@ -13,14 +13,12 @@ import csv
 import io
 import sys
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 
-from shunter.cli.console import Screen, is_tty, out, print_json, table
-from shunter.cli.interrupts import interrupt_message
+from shunter.cli.console import Screen, format_bytes, interrupt_message, is_tty, out, print_json, table
 from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics
-from shunter.cli.units import format_bytes
-from shunter.errors import EXIT_OK
+from shunter.cli.parser import Parser
 from shunter.metrics.chart import short_number
 from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
 from shunter.metrics.series import Series, finite, summary
@@ -32,123 +30,99 @@ WATCH_INTERVAL = 1.0
 _COLUMNS = ("job", "metric", "role", "replica", "rank", "source", "step", "time", "value")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_metric_options(parser, "jobs (the latest by default), each optionally with a role and replicas")
-    parser.add_argument(
-        "--name",
-        action="append",
-        default=[],
-        metavar="METRIC",
-        help="only metrics with this name, or that match its * and ?",
+    parser.add_repeated(
+        "--name", metavar="METRIC", help="only metrics with this name, or that match its * and ?"
     )
-    parser.add_argument(
-        "--replicas", action="store_true", help="show a line per replica instead of one per metric"
-    )
-    parser.add_argument(
-        "--watch", "-w", action="store_true", help="refresh the table until the jobs have ended"
-    )
+    parser.add_flag("--replicas", help="show a line per replica instead of one per metric")
+    parser.add_flag("--watch", "-w", help="refresh the table until the jobs have ended")
     parser.add_argument(
         "--format",
         choices=("table", "json", "csv"),
         default="table",
         help="output format; csv and json contain every value",
     )
-    parser.add_argument(
+    parser.add_repeated(
         "--forward",
-        action="append",
-        default=[],
         metavar="NAME[=DESTINATION]",
-        help="also send them to tensorboard=DIR, mlflow=URI, or a plugin; may be given several times",
+        help="also send them to tensorboard=DIR, mlflow=URI, or a plugin",
     )
     parser.add_argument(
         "--json", dest="format", action="store_const", const="json", help="the same as --format json"
     )
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     with (
         get_runner() as runner,
-        job_metrics(runner, args, patterns=args.name, follow=args.watch) as jobs,
+        job_metrics(runner, args, args.name, follow=args.watch) as jobs,
         contextlib.ExitStack() as stack,
     ):
-        forwarded = [
-            stack.enter_context(contextlib.closing(ForwardedMetrics(make_forwarder(text))))
-            for text in args.forward
-        ]
-        _update(jobs, forwarded)
-        if args.watch:
-            with interrupt_message("no longer watching"):
-                _watch(jobs, args, forwarded)
-        if args.format == "json":
-            print_json(_all_values(jobs))
-        elif args.format == "csv":
-            out(_as_csv(jobs))
-        elif not args.watch:
-            out("\n".join(_table(jobs, args.replicas)))
-    return EXIT_OK
-
-
-def _update(jobs: Iterable[JobMetrics], forwarded: Iterable[ForwardedMetrics]) -> None:
-    for job in jobs:
-        job.update()
+        forwarded = [ForwardedMetrics(make_forwarder(text)) for text in args.forward]
         for target in forwarded:
-            target.send(job.handle, list(job.series()))
+            stack.callback(target.close)
+        with interrupt_message("no longer watching") if args.watch else contextlib.nullcontext():
+            _read(jobs, args, forwarded)
+        if args.format == "json":
+            print_json(
+                {
+                    job.handle: {name: [s.to_json() for s in several] for name, several in metrics.items()}
+                    for job, metrics in ((job, job.by_name(args.name)) for job in jobs)
+                }
+            )
+        elif args.format == "csv":
+            out(_as_csv(jobs, args.name))
 
 
-def _watch(jobs: Sequence[JobMetrics], args: Namespace, forwarded: Sequence[ForwardedMetrics]) -> None:
-    """Read until the jobs have ended; show the table whenever it changes, redrawn on a terminal."""
-    screen = Screen(sys.stdout) if args.format == "table" and is_tty(sys.stdout) else None
+def _read(jobs: Sequence[JobMetrics], args: Namespace, forwarded: Sequence[ForwardedMetrics]) -> None:
+    """Read and forward the metrics, with --watch until the jobs have ended; show the table as it changes."""
+    screen = Screen(sys.stdout) if args.watch and is_tty(sys.stdout) else None
     lines: list[str] = []
     while True:
-        before, lines = lines, _table(jobs, args.replicas)
-        is_over = all(job.is_over for job in jobs)
-        if screen is not None:
-            (screen.finish if is_over else screen.draw)(lines)
-        elif args.format == "table" and lines != before:
-            out("\n".join(lines))
+        for job in jobs:
+            job.update()
+            for target in forwarded:
+                target.send(job.handle, [s for several in job.by_name(args.name).values() for s in several])
+        before, lines = lines, _table(jobs, args)
+        is_over = not args.watch or all(job.is_over for job in jobs)
+        if args.format == "table":
+            if screen is not None:
+                (screen.finish if is_over else screen.draw)(lines)
+            elif lines != before:
+                out("\n".join(lines))
         if is_over:
             return
         time.sleep(WATCH_INTERVAL)
-        _update(jobs, forwarded)
 
 
-# ---- as a table
-
-
-def _table(jobs: Sequence[JobMetrics], by_replica: bool) -> list[str]:
-    rows = _compared(jobs) if len(jobs) > 1 else _of_one(jobs[0], by_replica)
-    if not rows:
-        return ["no metrics so far", NO_METRICS]
+def _table(jobs: Sequence[JobMetrics], args: Namespace) -> list[str]:
+    metrics = [job.by_name(args.name) for job in jobs]
     heads: Sequence[str] = ("METRIC", "REPLICAS", "LAST", "MIN", "MAX", "STEP", "VALUES")
     if len(jobs) > 1:
-        heads = ["METRIC", "", *(job.label for job in jobs)]
-    return table(heads, rows).split("\n")
-
-
-def _of_one(job: JobMetrics, by_replica: bool) -> list[tuple[str, ...]]:
-    return [
-        (name, _places(group), *_shown(name, group), str(sum(series.count for series in group)))
-        for name, several in job.by_name().items()
-        for group in ([[series] for series in several] if by_replica else [several])
-    ]
-
-
-def _compared(jobs: Sequence[JobMetrics]) -> list[tuple[str, ...]]:
-    columns = [{name: _shown(name, group) for name, group in job.by_name().items()} for job in jobs]
-    return [
-        ("" if index else name, what, *(column[name][index] if name in column else "-" for column in columns))
-        for name in dict.fromkeys(name for column in columns for name in column)
-        for index, what in enumerate(("last", "min", "max", "step"))
-    ]
+        heads = ("METRIC", "", *(job.label for job in jobs))
+        columns = [{name: _shown(name, group) for name, group in by_name.items()} for by_name in metrics]
+        rows = [
+            [name if index == 0 else "", what, *(column.get(name, ["-"] * 4)[index] for column in columns)]
+            for name in dict.fromkeys(name for column in columns for name in column)
+            for index, what in enumerate(("last", "min", "max", "step"))
+        ]
+    else:
+        rows = [
+            [name, _places(group), *_shown(name, group), str(sum(series.count for series in group))]
+            for name, several in metrics[0].items()
+            for group in ([[series] for series in several] if args.replicas else [several])
+        ]
+    return table(heads, rows).split("\n") if rows else ["no metrics so far", NO_METRICS]
 
 
 def _shown(name: str, group: Sequence[Series]) -> list[str]:
-    """Return the summary as text; what replicas use of memory, storage and network has units."""
+    """Return last, least, greatest value and step; what replicas use of memory and network has units."""
     *values, step = summary(group)
-    if name.startswith(PREFIX) and name.endswith("_bytes"):
-        texts = [format_bytes(value) for value in values]
-    elif name.startswith(PREFIX) and name.endswith("_per_second"):
-        texts = [f"{format_bytes(value)}/s" for value in values]
+    is_usage = name.startswith(PREFIX)
+    if is_usage and name.endswith(("_bytes", "_per_second")):
+        unit = "/s" if name.endswith("_per_second") else ""
+        texts = [f"{format_bytes(value)}{unit}" for value in values]
     else:
         texts = [short_number(value) for value in values]
     return [*texts, short_number(step)]
@@ -162,22 +136,12 @@ def _places(group: Sequence[Series]) -> str:
     return f"{roles} (mean of {len(group)})"
 
 
-# ---- every value
-
-
-def _all_values(jobs: Iterable[JobMetrics]) -> dict[str, dict[str, list[dict[str, object]]]]:
-    return {
-        job.handle: {name: [s.to_json() for s in several] for name, several in job.by_name().items()}
-        for job in jobs
-    }
-
-
-def _as_csv(jobs: Iterable[JobMetrics]) -> str:
+def _as_csv(jobs: Sequence[JobMetrics], patterns: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for job in jobs:
-        for series in job.series():
+        for series in (series for several in job.by_name(patterns).values() for series in several):
             place = (job.handle, series.name, series.role, series.replica, series.rank, series.source)
             for step, moment, value in series.points_after(0):
                 when = "" if finite(moment) is None else f"{moment:.3f}"

@@ -9,22 +9,19 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
 from typing import Any
 
 from shunter.cli.commands import run as run_command
 from shunter.cli.commands.describe import app_text
-from shunter.cli.commands.doctor import check_line
-from shunter.cli.commands.workspace import largest
-from shunter.cli.console import BOLD, out, paint, print_json, table, warn
+from shunter.cli.commands.doctor import check_line, checks_json
+from shunter.cli.commands.workspace import code_json
+from shunter.cli.console import BOLD, format_bytes, out, paint, print_json, table, warn
 from shunter.cli.parser import Parser
-from shunter.cli.runrequest import RunRequest
 from shunter.cli.shown_plan import request_text, shown_request
-from shunter.cli.units import format_bytes
-from shunter.errors import EXIT_BACKEND, EXIT_OK, ComponentArgumentError
+from shunter.cli.submission import JobRequest, parse_component, requested_job
+from shunter.errors import EXIT_BACKEND, EXIT_OK
 from shunter.git import commit_of
-from shunter.runner import Runner, get_runner
-from shunter.runner.records import JobRecord
+from shunter.runner import Runner
 from shunter.runner.submit import intent_of
 from shunter.schedulers.api import Check
 from shunter.schedulers.capabilities import capabilities_of
@@ -35,26 +32,25 @@ from shunter.workspace.code_store import Store
 
 MOST_SECRETS = 10  # files that are named
 
-parse = run_command.parse
+parse = parse_component
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "--live", action="store_true", help="ask the scheduler whether such a job could run now"
-    )
+    parser.add_flag("--live", help="ask the scheduler whether such a job could run now")
     run_command.add_arguments(parser)
 
 
 def run(args: Namespace) -> int:
     """Run the command. With ``--live`` it fails if a check does."""
-    with get_runner() as runner:
-        try:
-            request, info = run_command.planned(args, runner)
-        except ComponentArgumentError as error:
-            run_command.hint_at_misplaced(error, args, "plan")
-            raise
-        checks = _checks(runner, info) if args.live else []
-        plan = _plan(runner, request, info, checks, args.json)
+    checks: list[Check] = []
+    with requested_job(args) as (runner, request):
+        info = runner.plan(request.submission)
+        if args.live:
+            checks = runner.scheduler(info.scheduler).doctor(info.cfg, info)
+            checks = checks or [Check(info.scheduler, None, "has no checks")]
+        plan = _plan(runner, request, info)
+    plan["request"] = shown_request(info) if args.json else request_text(info)
+    plan["checks"] = checks_json(checks) or None
     for warning in info.warnings:
         warn(warning)
     if args.json:
@@ -64,84 +60,54 @@ def run(args: Namespace) -> int:
     return EXIT_BACKEND if any(check.ok is False for check in checks) else EXIT_OK
 
 
-def _checks(runner: Runner, info: AppDryRunInfo[Any]) -> list[Check]:
-    scheduler = runner.scheduler(info.scheduler)
-    return scheduler.doctor(info.cfg, info) or [Check(info.scheduler, None, "has no checks")]
-
-
-def _plan(
-    runner: Runner, request: RunRequest, info: AppDryRunInfo[Any], checks: Iterable[Check], as_json: bool
-) -> dict[str, Any]:
+def _plan(runner: Runner, request: JobRequest, info: AppDryRunInfo[Any]) -> dict[str, Any]:
     """Return the plan as JSON values, without secrets."""
     scheduler = runner.scheduler(info.scheduler)
     planned = intent_of(scheduler, info)
-    sources = request.sources()
-    last, changes = _changes(runner, planned, info)
-    lacking = [name for name, how in capabilities_of(scheduler).items() if not how]
+    manifest = None if info.shipment is None else info.shipment.manifest
+    last = runner.history.latest(planned.name)
+    code: dict[str, Any] | None = None
+    if manifest is not None:
+        code = code_json(manifest, info.shipment.report)
+        code["left_out"] = {reason: len(paths) for reason, paths in code["left_out"].items()}
+        code["commit"], code["uncommitted_changes"] = commit_of(os.getcwd())
+        code["shipment"] = info.shipment.plan()
     return {
         "scheduler": info.scheduler,
         "app": planned.app,
         "options": {
-            name: {"value": value, "source": sources.get(name, "default")}
+            name: {"value": value, "source": request.origins.get(name, "default")}
             for name, value in planned.cfg.items()
         },
         "python": planned.python and f"{planned.python} ({info.python_origin})",
-        "code": _code(info),
-        "lacking": lacking,
-        "last": last,
-        "changes": changes,
-        "request": shown_request(info) if as_json else request_text(info),
-        "checks": [{"name": c.name, "ok": c.ok, "text": c.text, "hint": c.hint} for c in checks] or None,
-    }
-
-
-def _changes(runner: Runner, planned: JobRecord, info: AppDryRunInfo[Any]) -> tuple[str, list[str]]:
-    """Return the id of the last job of this name ("" without one), and what would differ from it."""
-    last = runner.history.latest(planned.name)
-    if last is None:
-        return "", []
-    manifest = None if info.shipment is None else info.shipment.manifest
-    return last.app_id, list(Comparison(last, planned, Store(), manifest).summary())
-
-
-def _code(info: AppDryRunInfo[Any]) -> dict[str, Any] | None:
-    if info.shipment is None or info.shipment.manifest is None:
-        return None
-    manifest, report = info.shipment.manifest, info.shipment.report
-    commit, dirty = commit_of(os.getcwd())
-    return {
-        "fingerprint": manifest.fingerprint,
-        "files": manifest.files,
-        "size": manifest.size,
-        "largest": [{"path": entry.path, "size": entry.size} for entry in largest(manifest)],
-        "left_out": {reason: len(paths) for reason, paths in sorted(report.left_out.items())},
-        "secrets": report.secrets,
-        "commit": commit,
-        "uncommitted_changes": dirty,
-        "shipment": info.shipment.plan(),
+        "code": code,
+        "lacking": [name for name, how in capabilities_of(scheduler).items() if not how],
+        "last": last.app_id if last is not None else "",
+        "changes": list(Comparison(last, planned, Store(), manifest).summary()) if last is not None else [],
     }
 
 
 # ---- as text
 
 
-def _show(plan: dict[str, Any], checks: Iterable[Check]) -> None:
+def _show(plan: dict[str, Any], checks: list[Check]) -> None:
     out(f"{plan['scheduler']}: nothing is submitted\n")
     out(app_text(plan["app"]))
     _heading("Options")
     rows = [
-        [name, "" if option["value"] is None else str(option["value"]), option["source"]]
+        [clean(name), "" if option["value"] is None else clean(str(option["value"])), clean(option["source"])]
         for name, option in plan["options"].items()
         if option["source"] != "default"
     ]
     if rows:
-        out(table(("OPTION", "VALUE", "SOURCE"), [[clean(cell) for cell in row] for row in rows]))
+        out(table(("OPTION", "VALUE", "SOURCE"), rows))
     others = len(plan["options"]) - len(rows)
     out(f"  {others} have their defaults; `shunter runopts {plan['scheduler']}` shows them")
     if plan["python"]:
         _heading("Python")
         out(f"  {clean(plan['python'])}")
     if plan["code"]:
+        _heading("Code")
         _show_code(plan["code"])
     if plan["lacking"]:
         _heading(f"{plan['scheduler']} does not have")
@@ -157,8 +123,7 @@ def _show(plan: dict[str, Any], checks: Iterable[Check]) -> None:
 
 
 def _show_code(code: dict[str, Any]) -> None:
-    _heading("Code")
-    state = {True: ", with changes that are not committed", False: "", None: ""}[code["uncommitted_changes"]]
+    state = ", with changes that are not committed" if code["uncommitted_changes"] else ""
     commit = f", commit {code['commit'][:12]}{state}" if code["commit"] else ""
     out(f"  {code['files']} files, {format_bytes(code['size'])}, @{code['fingerprint'][:12]}{commit}")
     for entry in code["largest"]:

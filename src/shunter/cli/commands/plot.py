@@ -8,15 +8,14 @@ shunter plot loss SWEEP --best min     of the points of a sweep, the best first
 
 from __future__ import annotations
 
-import math
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
 from shunter.cli.console import note, out, terminal_size, wants_colour, warn
-from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics
-from shunter.cli.parser import number_between
-from shunter.errors import EXIT_OK, BackendError, UsageError, did_you_mean
+from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics, rank
+from shunter.cli.parser import Parser, number_between
+from shunter.errors import BackendError, UsageError, did_you_mean
 from shunter.metrics.chart import TIME, ChartAxes, Line, draw, save
 from shunter.runner import Runner, get_runner
 from shunter.specs.sweep_points import index_of, label_of, points_of
@@ -29,7 +28,7 @@ DEFAULT_HEIGHT = 20
 MOST_LINES = 12
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="METRIC", help="the metric; `shunter metrics` lists them")
     add_metric_options(
         parser,
@@ -47,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=("min", "max"),
         help=f"draw the lines with the lowest or highest values first; at most {MOST_LINES} are drawn",
     )
-    parser.add_argument("--log-scale", "--log_scale", action="store_true", help="use a logarithmic y axis")
+    parser.add_flag("--log-scale", help="use a logarithmic y axis")
     parser.add_argument(
         "--width",
         type=number_between(LEAST_WIDTH, MOST_SIZE),
@@ -69,19 +68,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace) -> int:
-    with get_runner() as runner, job_metrics(runner, args, names=[args.name]) as jobs:
+def run(args: Namespace) -> None:
+    with get_runner() as runner, job_metrics(runner, args, [args.name]) as jobs:
         for job in jobs:
             job.update()
         lines = [line for job in jobs for line in _lines_of(runner, job, args.name, len(jobs) == 1)]
     if not lines:
         raise UsageError(f"none of these jobs has a metric {args.name!r} so far", hint=NO_METRICS)
     if args.best:
-        lines.sort(key=lambda line: _rank(line, args.best))
+        lines.sort(key=lambda line: rank(line.series, args.best))
     if len(lines) > MOST_LINES:
         warn(f"only the first {MOST_LINES} of {len(lines)} lines are drawn")
     _show(lines[:MOST_LINES], args)
-    return EXIT_OK
 
 
 def _lines_of(runner: Runner, job: JobMetrics, name: str, is_only_job: bool) -> Iterator[Line]:
@@ -95,23 +93,12 @@ def _lines_of(runner: Runner, job: JobMetrics, name: str, is_only_job: bool) -> 
             raise UsageError(f"{job.handle} has no metric {name!r} so far", hint=hint)
         warn(f"{job.handle} has no metric {name!r} so far. {hint}")
         return
-    points = _points(runner, job.handle)
+    app = runner.describe(job.handle)
+    points = next(filter(None, (points_of(role.metadata) for role in (app.roles if app else []))), [])
     for series in several if job.replicas or points else several[:1]:
         label = f"{job.label} {series.place}" if len(several) > 1 else job.label
         index = index_of(series.role, series.replica)
-        yield Line(f"{label} {points[index]}" if index < len(points) else label, series)
-
-
-def _points(runner: Runner, handle: str) -> list[str]:
-    """Return a label for each point of a sweep; empty if the job is not a sweep."""
-    app = runner.describe(handle)
-    points = (points_of(role.metadata) for role in (app.roles if app is not None else []))
-    return [label_of(point) for point in next(filter(None, points), [])]
-
-
-def _rank(line: Line, best: str) -> float:
-    value = line.series.least if best == "min" else -line.series.greatest
-    return math.inf if math.isnan(value) else value
+        yield Line(f"{label} {label_of(points[index])}" if index < len(points) else label, series)
 
 
 def _show(lines: Sequence[Line], args: Namespace) -> None:

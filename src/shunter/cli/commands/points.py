@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shunter.cli.console import print_result, table, warn
-from shunter.cli.parser import add_handle_argument, add_json_option
+from shunter.cli.metric_selection import rank
+from shunter.cli.parser import Parser, add_handle_argument, add_json_option
 from shunter.cli.shown_status import status_of
-from shunter.errors import EXIT_OK, ConfigError, UsageError
+from shunter.errors import ConfigError, UsageError
 from shunter.metrics import MetricReader
 from shunter.runner import Runner, get_runner
 from shunter.specs.handles import parse_app_handle
@@ -21,7 +22,7 @@ from shunter.specs.sweep_points import index_of, points_of
 from shunter.terminal import clean, format_duration
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_handle_argument(parser)
     parser.add_argument(
         "--best",
@@ -32,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json_option(parser)
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     order, _, metric = (args.best or "").partition(":")
     if args.best and (order not in ("min", "max") or not metric):
         raise UsageError(
@@ -45,9 +46,9 @@ def run(args: Namespace) -> int:
             values = _best_values(runner, handle, metric, order)
             for row in rows:
                 row["metric"] = values.get(row["point"])
-            rows.sort(key=lambda row: _rank(row["metric"], order))
+            places = list(values)
+            rows.sort(key=lambda row: places.index(row["point"]) if row["point"] in values else len(values))
     print_result(args.json, rows, _lines(rows, metric))
-    return EXIT_OK
 
 
 def _point_rows(runner: Runner, handle: str) -> list[dict[str, Any]]:
@@ -58,12 +59,11 @@ def _point_rows(runner: Runner, handle: str) -> list[dict[str, Any]]:
     """
     status = status_of(runner, handle)
     parsed = parse_app_handle(handle)
-    scheduler = runner.scheduler(parsed.scheduler_backend)
     app = runner.describe(handle)
     role = next((role for role in (app.roles if app else []) if points_of(role.metadata)), None)
     if role is None:
         raise ConfigError(f"{handle} is not a sweep, so it has no points", hint="`shunter sweep` starts one.")
-    details = scheduler.details(parsed.app_id)
+    details = runner.scheduler(parsed.scheduler_backend).details(parsed.app_id)
     rows = []
     for index, point in enumerate(points_of(role.metadata)):
         replicas = [r for r in status.replicas() if r.role == role.name or r.role.startswith(f"{index}.")]
@@ -95,8 +95,8 @@ def _seconds(replicas: Sequence[ReplicaStatus]) -> float | None:
     return max(ends) - min(starts) if starts and ends else None
 
 
-def _best_values(runner: Runner, handle: str, metric: str, order: str) -> Mapping[int, float]:
-    """Return the best value of a metric of each point that has reported it.
+def _best_values(runner: Runner, handle: str, metric: str, order: str) -> dict[int, float]:
+    """Return the best value of a metric of each point that has reported it, the best point first.
 
     Raises:
         ConfigError: no point has reported the metric.
@@ -106,11 +106,10 @@ def _best_values(runner: Runner, handle: str, metric: str, order: str) -> Mappin
         for problem in reader.problems:
             warn(problem)
         values: dict[int, float] = {}
-        for series in reader.by_name().get(metric, []):
-            value = series.least if order == "min" else series.greatest
-            index = index_of(series.role, series.replica)
-            if math.isfinite(value) and _rank(value, order) < _rank(values.get(index), order):
-                values[index] = value
+        for series in sorted(reader.by_name().get(metric, []), key=lambda series: rank(series, order)):
+            if math.isfinite(rank(series, order)):
+                best = series.least if order == "min" else series.greatest
+                values.setdefault(index_of(series.role, series.replica), best)
     if not values:
         raise ConfigError(
             f"no point of {handle} has reported the metric {metric!r}",
@@ -118,12 +117,6 @@ def _best_values(runner: Runner, handle: str, metric: str, order: str) -> Mappin
             "use `sweep --metric NAME=REGEX`. `shunter metrics` shows which metrics there are.",
         )
     return values
-
-
-def _rank(value: float | None, order: str) -> float:
-    if value is None:
-        return math.inf
-    return value if order == "min" else -value
 
 
 def _lines(rows: Sequence[dict[str, Any]], metric: str) -> Iterator[str]:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import textwrap
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Any
 
 from shunter.cli.console import print_result, warn
-from shunter.cli.parser import add_json_option, complete_with
-from shunter.errors import EXIT_OK, ShunterError
+from shunter.cli.parser import Parser, add_json_option
+from shunter.errors import ShunterError
 from shunter.runner import get_runner
 from shunter.specs.options import runopts
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    action = parser.add_argument(
-        "scheduler", nargs="?", metavar="SCHEDULER", help="only this scheduler's options"
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "scheduler",
+        nargs="?",
+        metavar="SCHEDULER",
+        help="only this scheduler's options",
+        completer="scheduler_completer",
     )
-    complete_with(action, "scheduler_completer")
     add_json_option(parser)
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     """Run the command. Schedulers that cannot be loaded only cause a warning."""
     options: dict[str, runopts] = {}
     with get_runner() as runner:
@@ -34,7 +37,6 @@ def run(args: Namespace) -> int:
                 warn(f"{name}: {error}")
     texts = [f"{name}:\n{textwrap.indent(repr(opts), '    ')}" for name, opts in options.items()]
     print_result(args.json, {name: _as_json(opts) for name, opts in options.items()}, ["\n\n".join(texts)])
-    return EXIT_OK
 
 
 def _as_json(options: runopts) -> dict[str, dict[str, Any]]:

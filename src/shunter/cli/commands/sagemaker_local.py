@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import signal
 import threading
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from shunter.aws_endpoint.server import EndpointServer
 from shunter.cli.console import note, out
-from shunter.cli.parser import add_port_option
-from shunter.errors import EXIT_OK
+from shunter.cli.parser import Parser, add_port_option
 from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 
 DEFAULT_PORT = 4767
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("action", choices=["serve"], help="serve: answer requests until Ctrl-C")
     add_port_option(parser, DEFAULT_PORT)
     parser.add_argument(
@@ -27,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     endpoint = EndpointServer(args.host, args.port, Settings.from_env())
     for service in ("SAGEMAKER", "CLOUDWATCH_LOGS", "CLOUDWATCH"):
         out(f"export AWS_ENDPOINT_URL_{service}={endpoint.url}")
@@ -41,4 +40,3 @@ def run(args: Namespace) -> int:
         pass
     endpoint.shutdown()
     endpoint.server_close()
-    return EXIT_OK

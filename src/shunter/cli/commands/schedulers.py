@@ -6,10 +6,10 @@ The answers come from the schedulers' code. `shunter runopts` shows their option
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from shunter.cli.console import is_tty, print_result, table, terminal_size, warn
-from shunter.cli.parser import add_json_option, complete_with
+from shunter.cli.console import is_tty, print_result, table, table_width, terminal_size, warn
+from shunter.cli.parser import Parser, add_json_option
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError
 from shunter.runner import get_runner
 from shunter.schedulers.capabilities import COLUMNS, capabilities_of
@@ -17,9 +17,10 @@ from shunter.schedulers.capabilities import COLUMNS, capabilities_of
 Matrix = dict[str, dict[str, "bool | str"]]
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    names = parser.add_argument("names", nargs="*", metavar="NAME", help="only these schedulers")
-    complete_with(names, "scheduler_completer")
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="only these schedulers", completer="scheduler_completer"
+    )
     add_json_option(parser)
 
 
@@ -44,23 +45,17 @@ def run(args: Namespace) -> int:
 
 def _table(matrix: Matrix, columns: int) -> str:
     """Return the matrix, a row for each capability; in parts where the terminal is not wide enough."""
-    parts: list[list[str]] = []
-    room = 0
-    for name, values in matrix.items():
-        width = 2 + max(len(name), *(len(shown(value)) for value in values.values()))
-        if width > room or not parts:
+    parts: list[list[str]] = [[]]
+    for name in matrix:
+        if parts[-1] and table_width(*_part(matrix, [*parts[-1], name])) > columns:
             parts.append([])
-            room = columns - max(map(len, COLUMNS))
         parts[-1].append(name)
-        room -= width
-    return "\n\n".join(
-        table(
-            ("", *names),
-            [[column, *(shown(matrix[name][column]) for name in names)] for column in COLUMNS],
-            sys.stdout,
-        )
-        for names in parts
-    )
+    return "\n\n".join(table(*_part(matrix, names), sys.stdout) for names in parts)
+
+
+def _part(matrix: Matrix, names: list[str]) -> tuple[list[str], list[list[str]]]:
+    rows = [[column, *(shown(matrix[name][column]) for name in names)] for column in COLUMNS]
+    return ["", *names], rows
 
 
 def shown(value: bool | str) -> str:

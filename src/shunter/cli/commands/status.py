@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from shunter.cli.console import out, print_json
-from shunter.cli.interrupts import interrupt_message
-from shunter.cli.live_status import StatusView
-from shunter.cli.parser import add_handle_argument, add_json_option
+from shunter.cli.console import interrupt_message, print_result
+from shunter.cli.parser import Parser, add_handle_argument, add_json_option
 from shunter.cli.shown_status import check_roles, exit_code_of_look, job_json, status_of, status_text
-from shunter.cli.watching import watched_states
+from shunter.cli.watching import StatusView, watched_states
 from shunter.runner import get_runner
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_handle_argument(parser)
     parser.add_argument("--roles", metavar="A,B", help="only these roles")
-    parser.add_argument(
-        "-w",
-        "--watch",
-        action="store_true",
-        help="watch until the job has ended; if piped, print changes",
-    )
+    parser.add_flag("-w", "--watch", help="watch until the job has ended; if piped, print changes")
     add_json_option(parser)
 
 
@@ -36,8 +29,6 @@ def run(args: Namespace) -> int:
             with interrupt_message(f"no longer watching {handle}"):
                 for status in watched_states(runner, handle):
                     view.show(status)
-        elif args.json:
-            print_json(job_json(handle, status, roles))
         else:
-            out(status_text(handle, status, roles))
+            print_result(args.json, job_json(handle, status, roles), [status_text(handle, status, roles)])
     return exit_code_of_look(status)

@@ -11,22 +11,21 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from shunter.cli.commands import run as run_command
 from shunter.cli.console import note, out, table
-from shunter.cli.parser import Parser, complete_with, number_between
-from shunter.cli.runrequest import RunRequest
+from shunter.cli.parser import Parser, number_between
 from shunter.cli.shown_plan import show_plan
-from shunter.cli.submitting import (
+from shunter.cli.submission import (
     FollowPlan,
-    add_plan_options,
+    add_component_arguments,
     add_submission_options,
-    after_submission,
-    submitting,
+    parse_component,
+    requested_job,
+    submit_and_follow,
 )
 from shunter.components.finder import get_component
-from shunter.errors import ComponentArgumentError, UnknownSchedulerException, UsageError
+from shunter.errors import EXIT_OK, UsageError
 from shunter.redaction import Redactor
-from shunter.runner import Runner, get_runner
+from shunter.runner import get_runner
 from shunter.schedulers.registry import SWEEPS
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.sweep_points import Point, label_of
@@ -38,12 +37,11 @@ from shunter.terminal import clean
 SHOWN = 50
 MOST = 1_000_000
 
-parse = run_command.parse
+parse = parse_component
 
 
 def add_arguments(parser: Parser) -> None:
-    add_submission_options(parser)
-    add_plan_options(parser, "the current directory, if the scheduler ships code")
+    add_submission_options(parser, "the current directory, if the scheduler ships code")
     parser.add_argument(
         "--parallel",
         type=number_between(1, MOST),
@@ -60,70 +58,53 @@ def add_arguments(parser: Parser) -> None:
         metavar="S",
         help="random seed of --sample (default: 0)",
     )
-    run_command.add_record_options(parser)
     parser.add_argument(
         "--resume",
         metavar="HANDLE",
         help="submit the points that are missing because the process that submitted them was killed",
     )
-    component = parser.add_argument(
-        "component", nargs="?", metavar="COMPONENT", help="utils.python, path/to/file.py:fn, or ./script.py"
-    )
-    complete_with(component, "component_completer")
-    rest = parser.add_argument(
-        "component_args", nargs="...", metavar="...", help="arguments of the component, with lists of values"
-    )
-    complete_with(rest, "component_argument_completer")
+    add_component_arguments(parser)
 
 
 def run(args: Namespace) -> int:
-    with get_runner() as runner:
-        if args.resume:
-            return _resume(args, runner)
-        request = RunRequest(args, runner.config)
-        try:
-            return _submit_and_follow(args, runner, request)
-        except (ComponentArgumentError, UnknownSchedulerException) as error:
-            if isinstance(error, ComponentArgumentError):
-                run_command.hint_at_misplaced(error, args, "sweep")
-            raise request.located(error) from None
+    if args.resume:
+        return _resume(args)
+    with requested_job(args) as (runner, request):
+        if args.exit_code_from:
+            raise UsageError("--exit-code-from cannot be used with a sweep: its replicas are the points")
+        submission = request.submission
+        component, words = get_component(submission.component or ""), list(submission.arguments)
+        points = points_from_words(component, words, args.sample, args.seed_of_sample)
+        plan = plan_sweep(runner, submission, points, args.parallel)
+        if args.dryrun:
+            if not args.json:
+                out(f"# points\n{points_table(points)}\n")
+            show_plan(runner, plan.info, args.json)
+            return EXIT_OK
+        parallel = args.parallel or plan.parallel
+        at_once = f", at most {parallel} at a time" if parallel else ""
+        first, last = label_of(vars(points[0])), label_of(vars(points[-1]))
+        note(f"{len(points)} points{at_once}, from {first} to {last}")
+        return submit_and_follow(runner, lambda: plan.submit(runner), request.follow, request.announcement)
 
 
-def _submit_and_follow(args: Namespace, runner: Runner, request: RunRequest) -> int:
-    is_local = runner.scheduler(request.scheduler).capabilities.is_local
-    following = FollowPlan(args, is_local, request.following)
-    if following.source:
-        raise UsageError("--exit-code-from cannot be used with a sweep: its replicas are the points")
-    submission = request.submission(runner)
-    component, words = get_component(request.component), list(submission.arguments)
-    points = points_from_words(component, words, args.sample, args.seed_of_sample)
-    plan = plan_sweep(runner, submission, points, args.parallel)
-    if args.dryrun:
-        if not args.json:
-            out(f"# points\n{points_table(points)}\n")
-        return show_plan(runner, plan.info, args.json)
-    request.announce(runner)
-    parallel = args.parallel or plan.parallel
-    at_once = f", at most {parallel} at a time" if parallel else ""
-    note(f"{len(points)} points{at_once}, from {label_of(vars(points[0]))} to {label_of(vars(points[-1]))}")
-    with submitting(runner):
-        handle = plan.submit(runner)
-    return after_submission(runner, handle, following)
-
-
-def _resume(args: Namespace, runner: Runner) -> int:
+def _resume(args: Namespace) -> int:
     if args.component:
         raise UsageError("--resume takes no component: the sweep already has one")
-    handle = runner.resolve_handle(args.resume)
-    parsed = parse_app_handle(handle)
-    if parsed.scheduler_backend != SWEEPS:
-        raise UsageError(
-            f"{handle} is a single job, so none of its points can be missing",
-            hint="`shunter rerun --failed` repeats the points that failed.",
-        )
-    plan = FollowPlan(args, False)
-    submit_points(runner, parsed.app_id)
-    return after_submission(runner, handle, plan)
+    with get_runner() as runner:
+        handle = runner.resolve_handle(args.resume)
+        parsed = parse_app_handle(handle)
+        if parsed.scheduler_backend != SWEEPS:
+            raise UsageError(
+                f"{handle} is a single job, so none of its points can be missing",
+                hint="`shunter rerun --failed` repeats the points that failed.",
+            )
+
+        def send() -> str:
+            submit_points(runner, parsed.app_id)
+            return handle
+
+        return submit_and_follow(runner, send, FollowPlan.of(args, runner, SWEEPS))
 
 
 def points_table(points: list[Point]) -> str:

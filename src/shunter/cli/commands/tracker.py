@@ -11,14 +11,13 @@ configuration ([tracker.fsspec] of shunter.toml, [torchx:tracker] of .torchxconf
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Any
 
 from shunter._toolkit.tracking import runs
 from shunter.cli.console import print_result, table
-from shunter.cli.parser import add_json_option, complete_with
+from shunter.cli.parser import Parser, add_json_option
 from shunter.errors import (
-    EXIT_OK,
     BackendError,
     ConfigError,
     ShunterError,
@@ -40,7 +39,7 @@ SUBJECTS = {
 Rows = list[tuple[Any, ...]]
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "action", nargs="?", default="list", choices=["list"], metavar="list", help="what to do"
     )
@@ -52,16 +51,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="|".join(SUBJECTS),
         help="what to list (default: jobs)",
     )
-    complete_with(parser.add_argument("run", nargs="?", metavar="RUN", help="the job"), "job_completer")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the job", completer="job_completer")
     parser.add_argument("--tracker", metavar="NAME", help="which tracker to ask (default: the first)")
-    parser.add_argument(
-        "--parent-run-id", "--parent_run_id", metavar="RUN", help="jobs: only those that build on this run"
-    )
+    parser.add_argument("--parent-run-id", metavar="RUN", help="jobs: only those that build on this run")
     parser.add_argument("--artifact", metavar="NAME", help="artifacts, lineage: only those with this name")
     add_json_option(parser)
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     if args.subject == "jobs" and args.run:
         raise UsageError("`tracker list jobs` takes no job", hint="Did you mean --parent-run-id RUN?")
     if args.subject != "jobs" and not args.run:
@@ -71,15 +68,12 @@ def run(args: Namespace) -> int:
     tracker = _tracker(args.tracker)
     try:
         data, rows = _look_up(args, tracker)
-    except ShunterError:
+    except (ShunterError, AttributeError, NameError, TypeError):
         raise
     except Exception as error:  # a tracker is a plugin, or a library's client
-        if isinstance(error, (AttributeError, NameError, TypeError)) and not isinstance(error, OSError):
-            raise
         raise BackendError(f"the tracker cannot be read: {type(error).__name__}: {error}") from error
     texts = [[str(cell or "") for cell in row] for row in rows]
     print_result(args.json, data, [table(SUBJECTS[args.subject], texts)])
-    return EXIT_OK
 
 
 def _tracker(name: str | None) -> TrackerBase:
@@ -96,26 +90,23 @@ def _tracker(name: str | None) -> TrackerBase:
             hint=did_you_mean(name, configured),
         )
     try:
-        trackers = list(runs.build_trackers({name: configured[name]}))
+        for tracker in runs.build_trackers({name: configured[name]}):
+            return tracker
     except runs.ConfigError as error:
         raise ConfigError(str(error)) from error
-    if not trackers:
-        raise ConfigError(
-            f"there is no tracker {name!r}: it is not built in, not an entry point, and not of the form "
-            "module:function"
-        )
-    return trackers[0]
+    raise ConfigError(
+        f"there is no tracker {name!r}: it is not built in, not an entry point, and not of the form "
+        "module:function"
+    )
 
 
 def _run_id(text: str) -> str:
     """Return the run that a user names: a job of the history, or else the text itself."""
-    if "://" in text:
+    try:
+        with get_runner() as runner:
+            return text if "://" in text else runner.resolve_handle(text)
+    except UnknownAppException:
         return text
-    with get_runner() as runner:
-        try:
-            return runner.resolve_handle(text)
-        except UnknownAppException:
-            return text
 
 
 def _look_up(args: Namespace, tracker: TrackerBase) -> tuple[Any, Rows]:
@@ -134,11 +125,11 @@ def _look_up(args: Namespace, tracker: TrackerBase) -> tuple[Any, Rows]:
     sources = list(tracker.sources(run_id, args.artifact))
     descendants = list(tracker.run_ids(parent_run_id=run_id))
     if args.artifact is not None:
-        descendants = [
-            descendant
-            for descendant in descendants
-            if any(source.source_run_id == run_id for source in tracker.sources(descendant, args.artifact))
-        ]
+
+        def uses_artifact(descendant: str) -> bool:
+            return any(s.source_run_id == run_id for s in tracker.sources(descendant, args.artifact))
+
+        descendants = list(filter(uses_artifact, descendants))
     rows: Rows = [("source", source.source_run_id, source.artifact_name) for source in sources]
     rows += [("descendant", descendant, args.artifact) for descendant in descendants]
     return {"sources": [vars(source) for source in sources], "descendants": descendants}, rows

@@ -15,24 +15,24 @@ import contextlib
 import json
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from shunter.cli.console import is_tty, note, out, print_json
-from shunter.cli.parser import add_json_option
+from shunter.cli.console import is_tty, note, out, print_result
+from shunter.cli.parser import Parser, add_json_option
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
 from shunter.runner.config import load_config
-from shunter.runner.config_files import Source, read_project_file
-from shunter.runner.project_trust import SensitiveSetting, is_trusted, revoke, trust, trusted_files
+from shunter.runner.config_files import read_project_file
+from shunter.runner.project_trust import is_trusted, revoke, trust, trusted_files
 from shunter.terminal import clean
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "directory", nargs="?", default=".", metavar="DIR", help="the project (default: here)"
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--list", action="store_true", help="list the files that are trusted")
-    parser.add_argument("--revoke", action="store_true", help="trust the project's files no more")
+    parser.add_flag("--yes", help="do not ask")
+    parser.add_flag("--list", help="list the files that are trusted")
+    parser.add_flag("--revoke", help="trust the project's files no more")
     add_json_option(parser)
 
 
@@ -42,10 +42,18 @@ def run(args: Namespace) -> int:
     if args.json and not args.list:
         raise UsageError("--json goes only with --list")
     if args.list:
-        return _list(args.json)
-    if not os.path.isdir(args.directory) and not args.revoke:
+        rows = [{"path": path, "trusted": _is_current(path)} for path in trusted_files()]
+        texts = [clean(str(row["path"])) + ("" if row["trusted"] else "  (changed since)") for row in rows]
+        print_result(args.json, rows, texts)
+        if not rows and not args.json:
+            note("no project is trusted")
+        return EXIT_OK
+    if args.revoke:
+        _revoke(args.directory)
+        return EXIT_OK
+    if not os.path.isdir(args.directory):
         raise ConfigError(f"there is no directory {args.directory}", hint="Name the project's directory.")
-    return _revoke(args.directory) if args.revoke else _trust(args.directory, args.yes)
+    return _trust(args.directory, args.yes)
 
 
 def _trust(directory: str, yes: bool) -> int:
@@ -58,30 +66,26 @@ def _trust(directory: str, yes: bool) -> int:
             f"no project's configuration file was found from {os.path.abspath(directory)} upwards",
             hint="A project has shunter.toml, [tool.shunter] in pyproject.toml, or .torchxconfig.",
         )
-    pending = [source for source in sources if settings[source.path] and not is_trusted(source)]
+    pending = []
     for source in sources:
-        if source not in pending:
-            state = "is trusted already" if settings[source.path] else "needs no trust: it sets only defaults"
-            note(f"{source.path} {state}")
+        if not settings[source.path]:
+            note(f"{source.path} needs no trust: it sets only defaults")
+        elif is_trusted(source):
+            note(f"{source.path} is trusted already")
+        else:
+            pending.append(source)
     for source in pending:
-        _show(source, settings[source.path])
-    if not pending:
-        return EXIT_OK
-    if not yes and not _agrees():
+        out(clean(source.path))
+        for name, setting, kind in settings[source.path]:
+            value = json.dumps(setting.value, ensure_ascii=False, default=str)
+            out(f"  {clean(name)} = {clean(value)}\n      {kind}")
+    if pending and not yes and not _agrees():
         note("nothing was changed")
         return EXIT_CONFIG
     for source in pending:
         trust(source)
         note(f"trusted {source.path}, until it changes")
     return EXIT_OK
-
-
-def _show(source: Source, settings: list[SensitiveSetting]) -> None:
-    out(clean(source.path))
-    for name, setting, kind in settings:
-        value = json.dumps(setting.value, ensure_ascii=False, default=str)
-        out(f"  {clean(name)} = {clean(value)}")
-        out(f"      {kind}")
 
 
 def _agrees() -> bool:
@@ -94,9 +98,9 @@ def _agrees() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _revoke(directory: str) -> int:
+def _revoke(directory: str) -> None:
     place = os.path.realpath(directory)
-    paths = [path for path in trusted_files() if os.path.dirname(path) == place or path == place]
+    paths = [path for path in trusted_files() if place in (os.path.dirname(path), path)]
     if not paths and os.path.isdir(directory):  # the files may be those of a directory above
         with contextlib.chdir(directory):
             paths = [source.real_path for source in load_config().sources if source.project]
@@ -105,19 +109,6 @@ def _revoke(directory: str) -> int:
         note(f"{path} is trusted no more")
     if not revoked:
         note(f"nothing in {place} was trusted")
-    return EXIT_OK
-
-
-def _list(as_json: bool) -> int:
-    rows = [{"path": path, "trusted": _is_current(path)} for path in trusted_files()]
-    if as_json:
-        print_json(rows)
-        return EXIT_OK
-    for row in rows:
-        out(clean(str(row["path"])) + ("" if row["trusted"] else "  (changed since)"))
-    if not rows:
-        note("no project is trusted")
-    return EXIT_OK
 
 
 def _is_current(path: str) -> bool:

@@ -12,26 +12,22 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from shunter.cli.console import is_tty, note, out, warn
-from shunter.cli.parser import add_port_option
-from shunter.errors import EXIT_OK, ConfigError, UsageError
+from shunter.cli.parser import Parser, add_port_option
+from shunter.errors import ConfigError, UsageError
 
 DEFAULT_PORT = 4768
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_port_option(parser, DEFAULT_PORT)
-    parser.add_argument(
-        "--open", action="store_true", help="open the page in a browser (the default on a desktop)"
-    )
-    parser.add_argument(
-        "--no-browser", "--no_browser", action="store_true", help="print the URL without opening a browser"
-    )
+    parser.add_flag("--open", help="open the page in a browser (the default on a desktop)")
+    parser.add_flag("--no-browser", help="print the URL without opening a browser")
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     try:
         from shunter.ui.web_server import PageServer
     except ImportError as error:
@@ -55,7 +51,6 @@ def run(args: Namespace) -> int:
         server.serve(announce)
     except KeyboardInterrupt:
         pass
-    return EXIT_OK
 
 
 def _has_desktop() -> bool:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import sys
-import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from shunter.cli.console import is_tty, note, out, print_json
-from shunter.cli.interrupts import interrupt_message
-from shunter.cli.live_status import StatusLines
-from shunter.cli.parser import add_exit_code_option, add_handle_argument, add_json_option
+from shunter.cli.console import interrupt_message, is_tty, note, print_result
+from shunter.cli.parser import (
+    Parser,
+    add_exit_code_option,
+    add_handle_argument,
+    add_json_option,
+    parse_duration,
+)
 from shunter.cli.shown_status import check_exit_code_source, exit_code_of, job_json
-from shunter.cli.units import parse_duration
-from shunter.cli.watching import wait_for_end
+from shunter.cli.watching import StatusLines, wait_for_end
 from shunter.runner import get_runner
 
 EXIT_TIMEOUT = 124
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_handle_argument(parser)
     parser.add_argument(
         "--timeout",
@@ -31,17 +33,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     timeout = None if args.timeout is None else parse_duration(args.timeout)
-    check_exit_code_source(args.exit_code_from)
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         if args.exit_code_from:
             check_exit_code_source(args.exit_code_from, runner.replicas(handle))
-        lines = StatusLines(handle, time.time()) if is_tty(sys.stderr) and not args.json else None
+        lines = StatusLines(handle) if is_tty(sys.stderr) and not args.json else None
         with interrupt_message(
             f"no longer waiting; the job keeps running. `shunter wait {handle}` waits again"
         ):
             status = wait_for_end(runner, handle, lines, timeout)
-    print_json(job_json(handle, status)) if args.json else out(str(status.state))
+    print_result(args.json, job_json(handle, status), [str(status.state)])
     if not status.is_terminal():
         note(f"{handle} has not ended after {args.timeout}")
         return EXIT_TIMEOUT

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shunter.cli.console import BOLD, counted, paint, paint_state, print_result
-from shunter.cli.parser import add_handle_argument, add_json_option
+from shunter.cli.parser import Parser, add_handle_argument, add_json_option
 from shunter.cli.shown_status import exit_code_of_look, status_of
 from shunter.diagnosis.failures import Failure
-from shunter.diagnosis.waiting import Waiting
 from shunter.runner import get_runner
-from shunter.specs.status import reason_text
+from shunter.specs.status import ReplicaStatus, reason_text
 from shunter.terminal import clean, format_duration
 from shunter.why.explanation import Explanation, explain
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     add_handle_argument(parser)
     add_json_option(parser)
 
@@ -33,28 +32,33 @@ def run(args: Namespace) -> int:
 
 
 def _lines(explanation: Explanation) -> Iterator[str]:
+    status, waiting = explanation.status, explanation.waiting
     yield f"Job: {explanation.handle}"
-    yield f"State: {paint_state(str(explanation.status.state), sys.stdout)}"
+    yield f"State: {paint_state(str(status.state), sys.stdout)}"
     if explanation.failure is not None:
         yield from _failure_lines(explanation, explanation.failure)
-    elif explanation.waiting is not None:
-        yield from _waiting_lines(explanation.waiting)
+    elif waiting is not None:
+        yield f"\n{paint(clean(f'The job waits: {waiting.text}'), BOLD, sys.stdout)}"
+        yield from (f"  {clean(text)}" for text in (waiting.reason, waiting.position) if text)
+        if waiting.advice:
+            yield f"\nWhat helps: {waiting.advice}"
     else:
-        if explanation.status.reason:
-            yield f"Reason: {reason_text(explanation.status)}"
-        for replica in explanation.status.replicas():
+        if status.reason:
+            yield f"Reason: {reason_text(status)}"
+        for replica in status.replicas():
             yield from _section(f"What happened to {replica.role}/{replica.id}", replica.notes)
     if explanation.try_command:
         yield f"\nTry: {explanation.try_command}"
 
 
 def _failure_lines(explanation: Explanation, failure: Failure) -> Iterator[str]:
+    replica = failure.replica
     yield f"\n{paint(clean(explanation.headline), BOLD, sys.stdout)}"
-    if facts := _facts(failure):
+    if replica is not None and (facts := list(_facts(failure, replica))):
         yield f"  {', '.join(facts)}"
     for line in failure.reason.splitlines():
         yield f"  {explanation.scheduler} says: {clean(line)}"
-    yield from _section("What happened to it", failure.replica.notes if failure.replica else [])
+    yield from _section("What happened to it", replica.notes if replica else [])
     if failure.problem:
         yield f"  its log cannot be read: {clean(failure.problem)}"
     yield from _section("Traceback", failure.traceback)
@@ -67,36 +71,22 @@ def _failure_lines(explanation: Explanation, failure: Failure) -> Iterator[str]:
         yield f"\nWhat helps: {failure.cause.advice}"
 
 
-def _facts(failure: Failure) -> list[str]:
-    replica = failure.replica
-    if replica is None:
-        return []
-    facts = []
+def _facts(failure: Failure, replica: ReplicaStatus) -> Iterator[str]:
     if failure.failed > 1:
-        facts.append(f"the first of {failure.failed} failed replicas (of {failure.replicas})")
+        yield f"the first of {failure.failed} failed replicas (of {failure.replicas})"
     elif failure.replicas > 1:
-        facts.append(f"1 of {failure.replicas} replicas")
+        yield f"1 of {failure.replicas} replicas"
     if replica.hostname:
-        facts.append(f"on {clean(replica.hostname)}")
+        yield f"on {clean(replica.hostname)}"
     if replica.exit_code is not None:
-        facts.append(f"exit code {replica.exit_code}")
+        yield f"exit code {replica.exit_code}"
     if replica.restarts:
-        facts.append(f"after {counted(replica.restarts, 'restart')}")
+        yield f"after {counted(replica.restarts, 'restart')}"
     if replica.started_at is not None and replica.ended_at is not None:
-        facts.append(f"ran {format_duration(replica.ended_at - replica.started_at)}")
-    return facts
-
-
-def _waiting_lines(waiting: Waiting) -> Iterator[str]:
-    yield f"\n{paint(clean(f'The job waits: {waiting.text}'), BOLD, sys.stdout)}"
-    for text in filter(None, (waiting.reason, waiting.position)):
-        yield f"  {clean(text)}"
-    if waiting.advice:
-        yield f"\nWhat helps: {waiting.advice}"
+        yield f"ran {format_duration(replica.ended_at - replica.started_at)}"
 
 
 def _section(title: str, lines: Iterable[Any]) -> Iterator[str]:
-    texts = [clean(str(line)) for line in lines]
+    texts = [f"  {clean(str(line))}" for line in lines]
     if texts:
-        yield f"\n{title}:"
-        yield from (f"  {line}" for line in texts)
+        yield from (f"\n{title}:", *texts)
