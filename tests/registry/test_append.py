@@ -213,23 +213,30 @@ def test_ctrl_c_stops_the_uploads(both, connect, repo, layer):
             append_layer(
                 ref(far, repo, "base"), ref(proxy, repo, "job"), [layer], with_layer(layer), clients=connect
             )
-        workers = [thread for thread in threading.enumerate() if thread.name.endswith("(run)")]
-    assert workers == []
+        requests = len(proxy.seen)
+        # their calls have ended, and the threads are about to
+        for thread in threading.enumerate():
+            if thread.name.endswith("(run)"):
+                thread.join(10)
+                assert not thread.is_alive()
+        assert len(proxy.seen) == requests
     assert near.tags(repo) == []
 
 
-def test_login_is_taken_from_the_docker_configuration(registry, repo, layer, tmp_path, connect):
+def test_login_is_taken_from_the_docker_configuration(registry, repo, layer, tmp_path, connect, monkeypatch):
     push_image(connect(registry.host, LOGIN), repo, "base", [{"a": b"1"}])
     base, target = ref(registry, repo, "base"), ref(registry, repo, "job")
-    env = {"HOME": str(tmp_path), "DOCKER_CONFIG": str(docker_config(tmp_path / "good", registry.host))}
-    assert append_layer(base, target, [layer], with_layer(layer), environ=env)
-    env["DOCKER_CONFIG"] = str(docker_config(tmp_path / "bad", registry.host, password="wrong-pass-1"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(docker_config(tmp_path / "good", registry.host)))
+    assert append_layer(base, target, [layer], with_layer(layer))
+    bad = docker_config(tmp_path / "bad", registry.host, password="wrong-pass-1")
+    monkeypatch.setenv("DOCKER_CONFIG", str(bad))
     with pytest.raises(
         RegistryAuthError, match=f"password of the user '{USER}' \\(from .*config.json\\)"
     ) as caught:
-        append_layer(base, target, [layer], with_layer(layer), environ=env)
+        append_layer(base, target, [layer], with_layer(layer))
     assert caught.value.hint == f"Log in: docker login {registry.host}"
     assert "wrong-pass-1" not in str(caught.value)
     assert PASSWORD not in str(caught.value)
+    monkeypatch.setenv("DOCKER_CONFIG", "/nowhere")
     with pytest.raises(RegistryAuthError, match="no credentials are configured"):
-        append_layer(base, target, [layer], with_layer(layer), environ={"HOME": "/nowhere"})
+        append_layer(base, target, [layer], with_layer(layer))

@@ -20,10 +20,9 @@ from shunter.workspace.images.layer import (
     MTIME,
     LayerContent,
     LayerEntry,
-    changed_entries,
+    small_change,
     tar_size,
     tar_stream,
-    with_parents,
     write_gzip,
 )
 from shunter.workspace.manifest import Entry
@@ -150,10 +149,9 @@ def flattened(*layers: Iterable[LayerEntry]) -> dict[str, LayerEntry]:
 @given(_trees, _trees, _trees)
 def test_base_anchor_and_delta_are_base_and_the_new_layer(base: Tree, old: Tree, new: Tree) -> None:
     below, anchor, whole = layer_of(base, mode=0o711), layer_of(old), layer_of(new)
-    changed = changed_entries(anchor, whole)
-    if changed is not None:
-        delta = with_parents(changed, whole)
-        assert flattened(below, anchor, delta) == flattened(below, whole)
+    change = small_change(anchor, content_of(whole))
+    if change is not None:
+        assert flattened(below, anchor, change.entries) == flattened(below, whole)
 
 
 # ---- placement and content

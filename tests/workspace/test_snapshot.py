@@ -305,7 +305,7 @@ def test_a_file_that_was_just_written_is_not_trusted(project: Path, hashed: list
     assert Index(str(project)).digest("a", info) == sha("1")
 
 
-@pytest.mark.parametrize("damage", ["cut", "bit", "empty", "text", "gone", "directory"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "gone", "directory"])
 def test_a_damaged_memory_is_dropped(
     project: Path, home: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -318,9 +318,7 @@ def test_a_damaged_memory_is_dropped(
     if damage == "directory":
         memory.mkdir()
     elif damage != "gone":
-        at = data.index(sha("1").encode())
-        flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        memory.write_bytes({"cut": data[:-9], "bit": flipped, "empty": b"", "text": b"x\n[1]"}[damage])
+        memory.write_bytes({"cut": data[:-9], "empty": b"", "text": b"x\n[1]"}[damage])
     hashed.clear()
     assert take(project).manifest == expected
     assert hashed == ["a"]

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -267,37 +266,42 @@ class DockerCommand:
             raise refusal(done.stderr)
         return done.stdout
 
-    def lines(self, *words: str) -> Generator[str, None, None]:
-        """Run a command that takes long, and yield the lines that it prints meanwhile.
+    def lines(self, *words: str, stdin: str = os.devnull) -> Generator[str, None, None]:
+        """Run a command that takes long, and yield the lines that it prints meanwhile, errors among them.
+
+        Args:
+            words: the command's arguments.
+            stdin: file that it reads.
 
         Raises:
-            DockerRefused: the daemon refuses.
+            DockerRefused: it failed; the message is the last line.
             EngineUnavailableError: no daemon answers, or none that this user may use.
             ConfigError: the command is not installed.
         """
-        with tempfile.TemporaryFile() as stderr:
+        with open(stdin, "rb") as source:
             process = subprocess.Popen(
                 [self.program, *words],
                 env={**os.environ, **self.environ},
-                stdin=subprocess.DEVNULL,
+                stdin=source,
                 stdout=subprocess.PIPE,
-                stderr=stderr,
+                stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
                 start_new_session=True,
             )
-            try:
-                assert process.stdout is not None
-                with process.stdout:
-                    yield from process.stdout
-                code = process.wait()
-            finally:
-                if process.poll() is None:
-                    process.terminate()
-                    process.wait()
-            if code:
-                stderr.seek(0)
-                raise refusal(stderr.read().decode("utf-8", "replace"))
+        line = ""
+        try:
+            assert process.stdout is not None
+            with process.stdout:
+                for line in process.stdout:
+                    yield line
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        if code:
+            raise refusal(line or f"`docker {words[0]}` ended with exit code {code}")
 
     def create(self, words: Sequence[str], env: Mapping[str, str]) -> str:
         """Create a container by the words of ``docker create``, with these variables; returns its id.

@@ -20,8 +20,12 @@ from shunter.workspace.api import WorkspaceMixin
 from shunter.workspace.images.dockerfile import IMAGE_ARG
 from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_content import JobCode
-from shunter.workspace.images.image_shipment import ImageShipment
-from shunter.workspace.images.make_image import LOCAL_REPOSITORY, ImageDestination, WantedImage
+from shunter.workspace.images.image_shipment import (
+    LOCAL_REPOSITORY,
+    ImageDestination,
+    ImageShipment,
+    WantedImage,
+)
 from shunter.workspace.toolkit_files import ToolkitPlace, needs_toolkit
 
 #: What the name of an image that is only in a daemon begins with.

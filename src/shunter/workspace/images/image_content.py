@@ -13,14 +13,20 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import shunter
 from shunter.errors import ConfigError
 from shunter.specs.workspace import Workspace
 from shunter.workspace.images.dockerfile import find_context
-from shunter.workspace.images.image_config import LABEL_FINGERPRINT, LABEL_TOOLKIT, LABEL_VERSION
+from shunter.workspace.images.image_config import (
+    LABEL_BASE,
+    LABEL_BASE_NAME,
+    LABEL_FINGERPRINT,
+    LABEL_TOOLKIT,
+    LABEL_VERSION,
+)
 from shunter.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
 from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.snapshot import snapshot
@@ -57,11 +63,6 @@ class JobCode:
         """The workspace's manifest."""
         return self.snapshot.manifest if self.snapshot else None
 
-    def roots(self, *, with_toolkit: bool) -> str:
-        """Return a name for the layers that differ little from each other: those of the same directories."""
-        directories = str(self.workspace.absolute()) if self.workspace else ""
-        return f"{directories} with the toolkit" if with_toolkit else directories
-
     def labels(self, *, with_toolkit: bool) -> dict[str, str]:
         """Return the labels of an image that it is put into, with the toolkit or without."""
         labels = {LABEL_VERSION: shunter.__version__}
@@ -85,12 +86,53 @@ class JobCode:
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
-    def cargo(self, *, with_workspace: bool, with_toolkit: bool) -> Cargo:
-        """Return what goes into a layer."""
-        toolkit = self.toolkit if with_toolkit else None
-        if self.snapshot is None or not with_workspace:
-            return Cargo(None, lambda entry: (), toolkit)
-        return Cargo(self.snapshot.manifest.entries, self.snapshot.read, toolkit)
+    def patch(
+        self, base: str, name: str, *, with_workspace: bool = True, with_toolkit: bool, platform: str | None
+    ) -> Patch:
+        """Return what makes an image of another one; the arguments are those of `Patch`."""
+        directories = str(self.workspace.absolute()) if self.workspace else ""
+        cargo = Cargo(None, lambda entry: (), self.toolkit if with_toolkit else None)
+        if self.snapshot is not None and with_workspace:
+            cargo = replace(cargo, entries=self.snapshot.manifest.entries, read=self.snapshot.read)
+        return Patch(
+            base,
+            name,
+            cargo,
+            {**self.labels(with_toolkit=with_toolkit), LABEL_BASE_NAME: base},
+            f"{directories} with the toolkit" if with_toolkit else directories,
+            platform,
+        )
+
+
+@dataclass(frozen=True)
+class Patch:
+    """An image that is to be made: another one with code on top.
+
+    Attributes:
+        base: the image below.
+        name: repository and tag of the new one.
+        cargo: what goes on top.
+        labels: labels that it gets.
+        roots: names the layers that differ little from each other: those of the same directories.
+        platform: which of several images of the base; by default the daemon's own, or this machine's.
+    """
+
+    base: str
+    name: str
+    cargo: Cargo
+    labels: Mapping[str, str]
+    roots: str
+    platform: str | None
+
+    def is_made(self, labels: Mapping[str, str] | None, base_id: str) -> bool:
+        """Tell from an image's labels whether it is this one, over the base with this id."""
+        wanted = {**self.labels, LABEL_BASE: base_id}
+        return all((labels or {}).get(name) == wanted.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT))
+
+    def is_in(self, labels: Mapping[str, str] | None) -> bool:
+        """Tell from the base's labels whether it has everything: only the toolkit is wanted, and there."""
+        toolkit = self.labels.get(LABEL_TOOLKIT)
+        return self.cargo.entries is None and bool(toolkit) and (labels or {}).get(LABEL_TOOLKIT) == toolkit
 
 
 @dataclass(frozen=True)
@@ -107,14 +149,6 @@ class Cargo:
     entries: Sequence[Entry] | None
     read: Callable[[Entry], Iterable[bytes]] = field(compare=False, repr=False)
     toolkit: bytes | None = field(default=None, repr=False)
-
-    def is_in(self, below: Mapping[str, str] | None, labels: Mapping[str, str]) -> bool:
-        """Tell whether an image already has everything: only the toolkit is wanted, and the image has it.
-
-        ``below`` are the image's labels, ``labels`` those that it would get.
-        """
-        wanted = labels.get(LABEL_TOOLKIT)
-        return self.entries is None and bool(wanted) and (below or {}).get(LABEL_TOOLKIT) == wanted
 
     def compose(self, working_dir: str, lookup: Lookup | None = None) -> LayerContent:
         """Lay everything out as one layer.

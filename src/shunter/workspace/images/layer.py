@@ -5,15 +5,20 @@ Names are bytes as the file system has them; the tar says which are not UTF-8 (`
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import itertools
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from shunter.errors import BackendError
 from shunter.image_registry.push import LayerFile
+from shunter.progress import Progress
 from shunter.workspace.snapshot import Snapshot
 
 #: Modification time of every entry: 1980-01-02 UTC. Zip files cannot hold an earlier day, so with 1970
@@ -122,6 +127,43 @@ def write_gzip(
     return LayerFile(path, f"sha256:{plain.hexdigest()}", f"sha256:{packed.hexdigest()}", size)
 
 
+def write_tar(content: LayerContent, path: str, progress: Progress) -> None:
+    """Write the tar to a file. Raises as `write_gzip` does."""
+    advance = packing(content, progress)
+    done = 0
+    with open(path, "wb") as file:
+        for piece in tar_stream(content):
+            file.write(piece)
+            done += len(piece)
+            advance(done)
+
+
+def packing(content: LayerContent, progress: Progress) -> Callable[[int], None]:
+    """Say that a tar is being written; returns what to call with the number of bytes that have been."""
+    total = tar_size(content.entries)
+    progress.step(f"packing {total / 1e6:.1f} MB")
+    return lambda done: progress.advance("packing the layer", done, total)
+
+
+@contextlib.contextmanager
+def work_folder() -> Iterator[str]:
+    """Give a folder for layers, removed afterwards, whatever happens.
+
+    Raises:
+        BackendError: its disk is full.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="shunter-") as folder:
+            yield folder
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise BackendError(
+            f"the layer cannot be written: {tempfile.gettempdir()} is full",
+            hint="Free space there, or let TMPDIR name a directory with more. Nothing was pushed.",
+        ) from error
+
+
 def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Join small parts, so that what follows is called once per MiB and not once per header."""
     waiting: list[bytes] = []
@@ -174,32 +216,22 @@ def _headers(entry: LayerEntry) -> bytes:
 # ---- the difference of two layers
 
 
-def changed_entries(anchor: Sequence[LayerEntry], new: Sequence[LayerEntry]) -> tuple[LayerEntry, ...] | None:
-    """Return what has to be put on the layer ``anchor`` to make it ``new``, sorted.
+def small_change(before: Sequence[LayerEntry], content: LayerContent) -> LayerContent | None:
+    """Return what has to be put on one layer to make it another one, with the directories above it.
 
-    None if something was removed, or is a directory, file or link where it was not: a layer that hides it
-    would also hide what the base image has there.
+    None if that is not worth a second layer. Nor does one do if something was removed, or is a directory,
+    file or link where it was not: a layer that hides it would also hide what the base image has there.
     """
-    old = {entry.path: entry for entry in anchor}
-    now = {entry.path: entry for entry in new}
-    if any(path not in now or now[path].kind != entry.kind for path, entry in old.items()):
+    old = {entry.path: entry for entry in before}
+    new = {entry.path: entry for entry in content.entries}
+    if any(path not in new or new[path].kind != entry.kind for path, entry in old.items()):
         return None
-    return tuple(entry for entry in new if old.get(entry.path) != entry)
-
-
-def is_small(changed: Sequence[LayerEntry], whole: Sequence[LayerEntry]) -> bool:
-    """Tell whether changes are so small that a second layer is worth it."""
-    sizes = [sum(BLOCK + entry.size for entry in entries) for entries in (changed, whole)]
-    return sizes[0] <= LARGEST_DELTA * sizes[1]
-
-
-def with_parents(entries: Sequence[LayerEntry], whole: Sequence[LayerEntry]) -> tuple[LayerEntry, ...]:
-    """Return entries with those of the directories above them, as the whole layer has them."""
-    by_path = {entry.path: entry for entry in whole}
-    chosen = {entry.path: entry for entry in entries}
-    for entry in entries:
-        parent = entry.path.rpartition("/")[0]
-        while parent and parent not in chosen:
-            chosen[parent] = by_path[parent]
-            parent = parent.rpartition("/")[0]
-    return tuple(chosen[path] for path in sorted(chosen))
+    changed = [entry for entry in content.entries if old.get(entry.path) != entry]
+    sizes = [sum(BLOCK + entry.size for entry in entries) for entries in (changed, content.entries)]
+    if sizes[0] > LARGEST_DELTA * sizes[1]:
+        return None
+    paths = {entry.path for entry in changed}
+    for path in list(paths):
+        while path := path.rpartition("/")[0]:
+            paths.add(path)
+    return replace(content, entries=tuple(entry for entry in content.entries if entry.path in paths))
