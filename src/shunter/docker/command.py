@@ -328,15 +328,6 @@ class DockerCommand:
         found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
         return found
 
-    def rows(self, *words: str) -> list[dict[str, Any]]:
-        """Run a command that lists; returns a dictionary for each line, values as text.
-
-        Raises:
-            DockerRefused: the daemon refuses.
-            EngineUnavailableError: no daemon answers.
-        """
-        return [json.loads(line) for line in self.run(*words, "--format", "{{json .}}").splitlines()]
-
     def ids(self, kind: str, label: str, value: str | None = None) -> list[str]:
         """Return the ids of all containers or networks (``kind``) that have a label."""
         words = ["container", "ls", "--all"] if kind == "container" else [kind, "ls"]
@@ -393,12 +384,7 @@ def remove_containers(docker: DockerCommand, names: Iterable[str]) -> None:
         DockerRefused: one cannot be removed.
         EngineUnavailableError: no daemon answers.
     """
-    for name in names:
-        try:
-            docker.run("rm", "--force", "--volumes", name)
-        except DockerRefused as error:
-            if not error.is_absent and "already in progress" not in error.message:
-                raise
+    _remove(docker, ["rm", "--force", "--volumes"], names)
 
 
 def remove_networks(docker: DockerCommand, names: Iterable[str]) -> None:
@@ -408,11 +394,15 @@ def remove_networks(docker: DockerCommand, names: Iterable[str]) -> None:
         DockerRefused: containers still use one.
         EngineUnavailableError: no daemon answers.
     """
+    _remove(docker, ["network", "rm"], names)
+
+
+def _remove(docker: DockerCommand, words: Sequence[str], names: Iterable[str]) -> None:
     for name in names:
         try:
-            docker.run("network", "rm", name)
+            docker.run(*words, name)
         except DockerRefused as error:
-            if not error.is_absent:
+            if not error.is_absent and "already in progress" not in error.message:
                 raise
 
 

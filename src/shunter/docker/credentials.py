@@ -306,7 +306,8 @@ def ecr_credentials(registry: EcrHost) -> Credentials | None:
             region_name=registry.region,
             config=Config(use_fips_endpoint=registry.fips or None),
         )
-        data = client.get_authorization_token()["authorizationData"]
+        with contextlib.closing(client):
+            data = client.get_authorization_token()["authorizationData"]
     except (BotoCoreError, ClientError) as error:
         if registry.is_public:
             return None
