@@ -15,6 +15,7 @@ from shunter.specs.workspace import Workspace
 from shunter.workspace import file_digests
 from shunter.workspace import snapshot as snapshots
 from shunter.workspace.file_digests import Index
+from shunter.workspace.manifest import Entry
 from shunter.workspace.snapshot import Snapshot, snapshot
 from tests.workspace.conftest import take, write
 
@@ -34,9 +35,9 @@ def test_entries(project: Path) -> None:
     (project / "l").symlink_to("run.sh")
     taken = take(project)
     entries = taken.manifest.by_path
-    assert entries["run.sh"] == ("run.sh", "file", 0o4751, 4, sha("echo"), "")
-    assert entries["data"] == ("data", "dir", 0o2770, 0, "", "")
-    assert entries["l"] == ("l", "link", 0o777, 0, "", "run.sh")
+    assert entries["run.sh"] == Entry("run.sh", "file", 0o4751, 4, sha("echo"))
+    assert entries["data"] == Entry("data", "dir", 0o2770)
+    assert entries["l"] == Entry("l", "link", 0o777, target="run.sh")
     assert (taken.manifest.files, taken.manifest.size) == (2, 4)
     assert taken.source(entries["run.sh"]) == str(project / "run.sh")
     assert b"".join(taken.read(entries["run.sh"])) == b"echo"

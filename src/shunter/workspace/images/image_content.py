@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import shunter
 from shunter.errors import ConfigError
@@ -27,7 +27,7 @@ from shunter.workspace.images.image_config import (
     LABEL_TOOLKIT,
     LABEL_VERSION,
 )
-from shunter.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
+from shunter.workspace.images.layer import WHITEOUT, LayerContent
 from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.snapshot import snapshot
 from shunter.workspace.toolkit_files import TOOLKIT_BASE, TOOLKIT_PATH, toolkit_archive
@@ -161,30 +161,29 @@ class Cargo:
         Raises:
             ConfigError: a name cannot be in a layer, or something is in the way in the base image.
         """
-        entries: dict[str, LayerEntry] = {}
+        entries: dict[str, Entry] = {}
         sources: dict[str, Entry] = {}
         if self.entries is not None:
             where = locate(working_dir, lookup)
             entries |= where.by_path
             for entry in self.entries:
-                placed = _layer_entry(entry, where.path)
-                entries[placed.path], sources[placed.path] = placed, entry
+                _check_name(entry.path)
+                path = f"{where.path}/{entry.path}"
+                entries[path], sources[path] = entry._replace(path=path), entry
         toolkit_path = ""
         if self.toolkit is not None:
             where = locate(_TOOLKIT_DIRECTORY, lookup)
             toolkit_path = f"{where.path}/{_TOOLKIT_NAME}"
             digest = hashlib.sha256(self.toolkit).hexdigest()
             entries = where.by_path | entries
-            entries[toolkit_path] = LayerEntry(
-                toolkit_path, "file", 0o755, size=len(self.toolkit), digest=digest
-            )
+            entries[toolkit_path] = Entry(toolkit_path, "file", 0o755, size=len(self.toolkit), digest=digest)
             base = locate(TOOLKIT_BASE, lookup)
             # like /tmp: the image's user need not be root
-            entries = base.by_path | entries | {base.path: LayerEntry(base.path, "dir", 0o1777)}
+            entries = base.by_path | entries | {base.path: Entry(base.path, "dir", 0o1777)}
         if lookup is not None:
             _add_parents(entries)
 
-        def read(entry: LayerEntry) -> Iterable[bytes]:
+        def read(entry: Entry) -> Iterable[bytes]:
             if entry.path == toolkit_path:
                 return (self.toolkit or b"",)
             return self.read(sources[entry.path])
@@ -192,44 +191,28 @@ class Cargo:
         return LayerContent(tuple(entries[path] for path in sorted(entries)), read)
 
 
-def _layer_entry(entry: Entry, directory: str) -> LayerEntry:
-    path = f"{directory}/{entry.path}"
+def _check_name(path: str) -> None:
     if path.rpartition("/")[2].startswith(WHITEOUT):
         raise ConfigError(
-            f"the workspace has a file {entry.path!r}, whose name marks a removed file in an image",
+            f"the workspace has a file {path!r}, whose name marks a removed file in an image",
             hint="Rename it, or add it to .shunterignore.",
         )
-    if entry.kind == "file":
-        return LayerEntry(path, "file", entry.mode, size=entry.size, digest=entry.digest)
-    if entry.kind == "link":
-        return LayerEntry(path, "link", 0o777, target=entry.target)
-    return LayerEntry(path, "dir", entry.mode)
 
 
-def _add_parents(entries: dict[str, LayerEntry]) -> None:
+def _add_parents(entries: dict[str, Entry]) -> None:
     """Give every entry its parents: Docker would make missing ones with other attributes."""
     for path in list(entries):
         parent = path.rpartition("/")[0]
         while parent and parent not in entries:
-            entries[parent] = LayerEntry(parent, "dir")
+            entries[parent] = Entry(parent, "dir", 0o755)
             parent = parent.rpartition("/")[0]
 
 
 # ---- where a directory really is
 
 
-class Found(NamedTuple):
-    """What a base image has at a path. ``target`` is of a link."""
-
-    kind: Literal["file", "link", "dir"]
-    mode: int = 0o755
-    uid: int = 0
-    gid: int = 0
-    target: str = ""
-
-
 #: Looks paths (relative to the root) up in the base image; leaves out those that it does not have.
-Lookup = Callable[[Sequence[str]], Mapping[str, Found]]
+Lookup = Callable[[Sequence[str]], Mapping[str, Entry]]
 
 
 class ImageDirectory(NamedTuple):
@@ -239,7 +222,7 @@ class ImageDirectory(NamedTuple):
     """
 
     path: str
-    by_path: dict[str, LayerEntry]
+    by_path: dict[str, Entry]
 
 
 def locate(directory: str, lookup: Lookup | None) -> ImageDirectory:
@@ -254,7 +237,7 @@ def locate(directory: str, lookup: Lookup | None) -> ImageDirectory:
     todo = _parts(directory)
     if lookup is None:
         return ImageDirectory(os.path.normpath("/".join(todo)), {})
-    entries: dict[str, LayerEntry] = {}
+    entries: dict[str, Entry] = {}
     found = dict(lookup(_prefixes([], todo)))
     links = 0
     while todo:
@@ -278,8 +261,7 @@ def locate(directory: str, lookup: Lookup | None) -> ImageDirectory:
                 hint="Choose another working directory in the image (WORKDIR).",
             )
         done.append(part)
-        attributes = there or Found("dir")
-        entries[path] = LayerEntry(path, "dir", attributes.mode, attributes.uid, attributes.gid)
+        entries[path] = there or Entry(path, "dir", 0o755)
     end = "/".join(done)
     return ImageDirectory(
         end, {path: entry for path, entry in entries.items() if f"{end}/".startswith(f"{path}/")}

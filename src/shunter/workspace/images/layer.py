@@ -14,11 +14,11 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
 
 from shunter.errors import BackendError
 from shunter.image_registry.push import LayerFile
 from shunter.progress import Progress
+from shunter.workspace.manifest import Entry
 from shunter.workspace.snapshot import Snapshot
 
 #: Modification time of every entry: 1980-01-02 UTC. Zip files cannot hold an earlier day, so with 1970
@@ -34,34 +34,7 @@ LARGEST_DELTA = 0.25
 
 _TYPES = {"file": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "dir": tarfile.DIRTYPE}
 
-Kind = Literal["file", "link", "dir"]
-
-
-class LayerEntry(NamedTuple):
-    """One entry of a layer.
-
-    Attributes:
-        path: where it is, relative to the image's root, without a leading or trailing slash.
-        kind: what it is.
-        mode: permission bits, at most 0o7777.
-        uid: owner.
-        gid: owning group.
-        size: bytes of a file.
-        digest: sha256 of a file's content, in hex.
-        target: what a link points to.
-    """
-
-    path: str
-    kind: Kind
-    mode: int = 0o755
-    uid: int = 0
-    gid: int = 0
-    size: int = 0
-    digest: str = ""
-    target: str = ""
-
-
-Reader = Callable[[LayerEntry], Iterable[bytes]]
+Reader = Callable[[Entry], Iterable[bytes]]
 
 
 @dataclass(frozen=True)
@@ -71,20 +44,16 @@ class LayerContent:
     ``read`` must return exactly the content that has the entry's digest, or raise.
     """
 
-    entries: tuple[LayerEntry, ...]
+    entries: tuple[Entry, ...]
     read: Reader = field(compare=False)
 
 
 def content_of(taken: Snapshot) -> LayerContent:
     """Return a workspace as the content of a layer or archive, owned by root."""
-    entries = tuple(
-        LayerEntry(entry.path, entry.kind, entry.mode, 0, 0, entry.size, entry.digest, entry.target)
-        for entry in taken.manifest.entries
-    )
-    return LayerContent(entries, lambda entry: taken.read(taken.manifest.by_path[entry.path]))
+    return LayerContent(taken.manifest.entries, taken.read)
 
 
-def tar_size(entries: Iterable[LayerEntry]) -> int:
+def tar_size(entries: Iterable[Entry]) -> int:
     """Return how long the tar will be, without reading any content."""
     return sum(_entry_size(entry) for entry in entries) + 2 * BLOCK
 
@@ -189,7 +158,7 @@ def _tar_parts(content: LayerContent) -> Iterator[bytes]:
     yield bytes(2 * BLOCK)
 
 
-def _exactly(entry: LayerEntry, chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _exactly(entry: Entry, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Pass a file's content on. One byte more or less would damage all that follows in the tar."""
     left = entry.size
     for chunk in chunks:
@@ -199,12 +168,12 @@ def _exactly(entry: LayerEntry, chunks: Iterable[bytes]) -> Iterator[bytes]:
         raise ValueError(f"{entry.path}: {entry.size - left} bytes were read, {entry.size} were announced")
 
 
-def _entry_size(entry: LayerEntry) -> int:
+def _entry_size(entry: Entry) -> int:
     size = len(_headers(entry))
     return size + (entry.size + BLOCK - 1) // BLOCK * BLOCK if entry.kind == "file" else size
 
 
-def _headers(entry: LayerEntry) -> bytes:
+def _headers(entry: Entry) -> bytes:
     """Return an entry's header, after its pax header where it needs one."""
     info = tarfile.TarInfo(entry.path)
     info.type, info.mode, info.mtime = _TYPES[entry.kind], entry.mode, MTIME
@@ -216,7 +185,7 @@ def _headers(entry: LayerEntry) -> bytes:
 # ---- the difference of two layers
 
 
-def small_change(before: Sequence[LayerEntry], content: LayerContent) -> LayerContent | None:
+def small_change(before: Sequence[Entry], content: LayerContent) -> LayerContent | None:
     """Return what has to be put on one layer to make it another one, with the directories above it.
 
     None if that is not worth a second layer. Nor does one do if something was removed, or is a directory,

@@ -21,7 +21,8 @@ from shunter.workspace.images.image_config import (
     working_dir,
 )
 from shunter.workspace.images.image_content import Patch
-from shunter.workspace.images.layer import LayerContent, LayerEntry, small_change, tar_size, tar_stream
+from shunter.workspace.images.layer import LayerContent, small_change, tar_size, tar_stream
+from shunter.workspace.manifest import Entry
 
 
 def patch_in_daemon(
@@ -86,7 +87,7 @@ def _context(lines: list[str], content: LayerContent) -> LayerContent:
     """Return a build's context: a Dockerfile of these lines, and the layer."""
     text = "".join(f"{line}\n" for line in lines).encode()
     entries = (
-        LayerEntry("Dockerfile", "file", 0o644, size=len(text)),
-        LayerEntry("layer.tar", "file", 0o644, size=tar_size(content.entries)),
+        Entry("Dockerfile", "file", 0o644, size=len(text)),
+        Entry("layer.tar", "file", 0o644, size=tar_size(content.entries)),
     )
     return LayerContent(entries, lambda entry: (text,) if entry.path == "Dockerfile" else tar_stream(content))
