@@ -11,6 +11,7 @@ import io
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urlencode, urljoin
 
@@ -64,6 +65,29 @@ class ManifestDocument(NamedTuple):
     body: bytes
     media_type: str
     digest: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to a registry.
+
+    Attributes:
+        method: GET, PUT, ....
+        path: path below the registry, or a URL as the registry gave it.
+        purpose: what it is for.
+        ok: the HTTP statuses that are no error.
+        headers: more headers.
+        body: bytes, or a function that returns an iterable of them, since a request may be sent twice.
+        timeout: seconds for which the registry may be silent.
+    """
+
+    method: str
+    path: str
+    purpose: Purpose
+    ok: tuple[int, ...]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | Callable[[], Iterable[bytes]] | None = None
+    timeout: float | None = None
 
 
 class RegistryClient:
@@ -122,7 +146,7 @@ class RegistryClient:
         purpose = Purpose("pull", self.registry, repository)
         path = f"/v2/{repository}/manifests/{selector}"
         headers = {"Accept": ", ".join(MANIFEST_TYPES)}
-        answer, body = self._patiently_ask("GET", path, purpose, headers, ok=(200, 404))
+        answer, body = self._patiently_ask(Request("GET", path, purpose, (200, 404), headers))
         if answer.status == 404:
             return None
         digest = selector if ":" in selector else answer.headers.get("docker-content-digest", "")
@@ -138,7 +162,8 @@ class RegistryClient:
         """Store a manifest under a tag or its digest; returns its digest. What it refers to must be there."""
         purpose = Purpose("push", self.registry, repository)
         path = f"/v2/{repository}/manifests/{selector}"
-        self._patiently_ask("PUT", path, purpose, {"Content-Type": media_type}, body, ok=(200, 201, 202))
+        headers = {"Content-Type": media_type}
+        self._patiently_ask(Request("PUT", path, purpose, (200, 201, 202), headers, body))
         return selector if ":" in selector else digest_of(body)
 
     # ---- blobs
@@ -147,13 +172,13 @@ class RegistryClient:
         """Tell whether a blob is there."""
         purpose = Purpose("pull", self.registry, repository)
         path = f"/v2/{repository}/blobs/{digest}"
-        return self._patiently_ask("HEAD", path, purpose, ok=(200, 404))[0].status == 200
+        return self._patiently_ask(Request("HEAD", path, purpose, (200, 404)))[0].status == 200
 
     def open_blob(self, repository: str, digest: str) -> BlobStream:
         """Return a blob as a stream, which verifies the content at its end. To be called in `patiently`."""
         purpose = Purpose("pull", self.registry, repository)
         check = hasher(digest)
-        answer = self._send("GET", f"/v2/{repository}/blobs/{digest}", purpose, ok=(200, 404))
+        answer = self._send(Request("GET", f"/v2/{repository}/blobs/{digest}", purpose, (200, 404)))
         if answer.status == 404:
             answer.close()
             raise RegistryError(
@@ -247,17 +272,17 @@ class RegistryClient:
     ) -> bool:
         """Try once; False if the blob was there already, or could be mounted."""
         blobs = f"/v2/{purpose.repository}/blobs"
-        if self._ask("HEAD", f"{blobs}/{digest}", purpose, ok=(200, 404))[0].status == 200:
+        if self._ask(Request("HEAD", f"{blobs}/{digest}", purpose, (200, 404)))[0].status == 200:
             return False
         query = urlencode({"mount": digest, "from": purpose.mount_from}) if purpose.mount_from else ""
         try:
-            answer, _ = self._ask("POST", f"{blobs}/uploads/?{query}", purpose, body=b"", ok=(201, 202))
+            answer, _ = self._ask(Request("POST", f"{blobs}/uploads/?{query}", purpose, (201, 202), body=b""))
         except RegistryError as error:
             is_refusal = 400 <= error.status < 500 and not isinstance(error, RegistryUnavailableError)
             if not query or not is_refusal:
                 raise
             # it does not mount; an ordinary upload shows whether we may push at all
-            answer, _ = self._ask("POST", f"{blobs}/uploads/", purpose, body=b"", ok=(202,))
+            answer, _ = self._ask(Request("POST", f"{blobs}/uploads/", purpose, (202,), body=b""))
         if answer.status == 201:
             return False
         location = answer.headers.get("location")
@@ -268,7 +293,7 @@ class RegistryClient:
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         body = content if size else b""
         try:
-            self._ask("PUT", url, purpose, headers, body, ok=(201, 204), timeout=FINISH_TIMEOUT)
+            self._ask(Request("PUT", url, purpose, (201, 204), headers, body, FINISH_TIMEOUT))
         except RegistryError as error:
             if error.status == 404:  # the registry has forgotten the upload: it was restarted
                 raise Trouble(error.message, status=404) from error
@@ -277,70 +302,32 @@ class RegistryClient:
 
     # ---- requests
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        purpose: Purpose,
-        headers: Mapping[str, str] | None = None,
-        body: Body = None,
-        *,
-        ok: tuple[int, ...],
-        timeout: float | None = None,
-    ) -> tuple[Response, bytes]:
+    def _ask(self, request: Request) -> tuple[Response, bytes]:
         """Send a request once, as `_send` does, and read the answer to its end."""
-        answer = self._send(method, path, purpose, headers, body, ok=ok, timeout=timeout)
+        answer = self._send(request)
         try:
             return answer, read_document(answer)
         except OSError as error:
             raise Trouble(f"the connection to {self.registry} broke: {error}") from error
 
-    def _patiently_ask(
-        self,
-        method: str,
-        path: str,
-        purpose: Purpose,
-        headers: Mapping[str, str] | None = None,
-        body: Body = None,
-        *,
-        ok: tuple[int, ...],
-    ) -> tuple[Response, bytes]:
-        return self.patiently(lambda: self._ask(method, path, purpose, headers, body, ok=ok), purpose)
+    def _patiently_ask(self, request: Request) -> tuple[Response, bytes]:
+        return self.patiently(lambda: self._ask(request), request.purpose)
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        purpose: Purpose,
-        headers: Mapping[str, str] | None = None,
-        body: Body = None,
-        *,
-        ok: tuple[int, ...],
-        timeout: float | None = None,
-    ) -> Response:
-        """Send one request, with a login where the registry requires one. The caller closes the answer.
-
-        Args:
-            method: GET, PUT, ....
-            path: path below the registry, or a URL as the registry gave it.
-            purpose: what it is for.
-            headers: more headers.
-            body: bytes, or a function that returns an iterable of them, since a request may be sent twice.
-            ok: the HTTP statuses with which an answer is returned.
-            timeout: seconds for which the registry may be silent.
+    def _send(self, request: Request) -> Response:
+        """Send a request once, with a login where the registry requires one. The caller closes the answer.
 
         Raises:
             Trouble: it may succeed later.
             RegistryError: it will not.
         """
+        purpose = request.purpose
         try:
             if self._stop.is_set():
                 raise CancelledError(f"cannot {purpose}: it was stopped")
-            url = self._url(path)
             # again with new credentials after a 401; a second one means that we lack the permission
             while True:
                 used = self._auth.header(purpose.scopes)
-                answer = self._followed(method, url, used, headers or {}, body, timeout)
+                answer = self._followed(request, used)
                 if answer.status != 401:
                     self._auth.accepted(used)
                     break
@@ -349,7 +336,7 @@ class RegistryClient:
                 if not self._auth.renew(challenge, purpose.scopes, used):
                     raise refusal(purpose, 401, content, self._auth, is_denied=used.startswith("Bearer"))
             self._answered, self._reported = True, ""
-            if answer.status in ok:
+            if answer.status in request.ok:
                 return answer
             content = read_document(answer)
         except BadUrlError as error:
@@ -368,25 +355,18 @@ class RegistryClient:
             )
         raise refusal(purpose, answer.status, content, self._auth)
 
-    def _followed(
-        self,
-        method: str,
-        url: str,
-        authorization: str,
-        headers: Mapping[str, str],
-        body: Body,
-        timeout: float | None,
-    ) -> Response:
+    def _followed(self, request: Request, authorization: str) -> Response:
         """Send a request and follow redirects of reading ones; only the registry gets our credentials."""
+        url = self._url(request.path)
         home = Origin.of(self._base)
         for _ in range(MOST_REDIRECTS):
-            own = {"User-Agent": "shunter", **headers}
+            headers = {"User-Agent": "shunter", **request.headers}
             if authorization and Origin.of(url) == home:
-                own["Authorization"] = authorization
-            content = body() if callable(body) else body
-            answer = self._urls.send(method, url, own, content, timeout)
+                headers["Authorization"] = authorization
+            body = request.body() if callable(request.body) else request.body
+            answer = self._urls.send(request.method, url, headers, body, request.timeout)
             target = answer.headers.get("location")
-            if method not in ("GET", "HEAD") or answer.status not in _REDIRECTS or not target:
+            if request.method not in ("GET", "HEAD") or answer.status not in _REDIRECTS or not target:
                 return answer
             read_document(answer)
             url = self.absolute(url, target)
@@ -517,8 +497,6 @@ class BlobStream:
         self._answer.close()
 
 
-#: What is sent: bytes, or a function that returns an iterable of them.
-Body = bytes | Callable[[], Iterable[bytes]] | None
 #: What is uploaded: a file's path, bytes, or a function that opens a blob of another repository.
 Source = Callable[[], BlobStream] | str | bytes
 
