@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
-from urllib.request import parse_http_list
 
 from shunter.backoff import retry_after
 from shunter.docker.credentials import Credentials, EcrHost, login_line
@@ -27,9 +26,8 @@ from shunter.image_registry.registry_errors import (
 )
 from shunter.url_client import UrlClient
 
-#: A scheme that stands before the first of its parameters, or alone.
-_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?:\s+(?P<rest>.+))?", re.DOTALL)
-_PARAMETER = re.compile(r"(?P<key>[A-Za-z][A-Za-z0-9_-]*)\s*=\s*(?P<value>.*)", re.DOTALL)
+#: A parameter, its value quoted or plain; or a scheme.
+_PART = re.compile(r'([\w-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s,]*))|([\w-]+)')
 CLIENT_ID = "shunter"
 
 
@@ -46,19 +44,12 @@ def parse_challenges(header: str) -> list[Challenge]:
     What is not of this form is skipped.
     """
     challenges: list[Challenge] = []
-    for item in parse_http_list(header):
-        if _PARAMETER.fullmatch(item) is None and (scheme := _SCHEME.fullmatch(item)) is not None:
-            challenges.append(Challenge(scheme["scheme"].lower(), {}))
-            item = scheme["rest"] or ""
-        parameter = _PARAMETER.fullmatch(item)
-        if parameter is not None and challenges:
-            challenges[-1].parameters[parameter["key"].lower()] = _unquoted(parameter["value"])
+    for key, quoted, plain, scheme in _PART.findall(header):
+        if scheme:
+            challenges.append(Challenge(scheme.lower(), {}))
+        elif challenges:
+            challenges[-1].parameters[key.lower()] = re.sub(r"\\(.)", r"\1", quoted) or plain
     return challenges
-
-
-def _unquoted(value: str) -> str:
-    is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
-    return re.sub(r"\\(.)", r"\1", value[1:-1]) if is_quoted else value
 
 
 class Authorizer:

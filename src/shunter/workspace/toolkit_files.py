@@ -16,6 +16,7 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import shunter
 from shunter.errors import ConfigError
@@ -169,10 +170,8 @@ def _members(package: str) -> Iterator[tuple[str, bytes]]:
 
 def _files(package: str) -> list[str]:
     """Return the package's files, by their parts sorted, as the toolkit's builder sorts them."""
-    found = []
-    for directory, _, names in os.walk(package):
-        if os.path.basename(directory) != "__pycache__":
-            inner = os.path.relpath(directory, package)
-            wanted = [name for name in names if name.endswith(".py") or name == "py.typed"]
-            found += [os.path.normpath(os.path.join(inner, name)) for name in wanted]
-    return sorted(found, key=lambda path: path.split("/"))
+    root = Path(package)
+    paths = [
+        path.relative_to(root) for path in root.rglob("*") if path.suffix == ".py" or path.name == "py.typed"
+    ]
+    return [str(path) for path in sorted(paths, key=lambda path: path.parts)]

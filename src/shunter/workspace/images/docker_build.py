@@ -6,6 +6,7 @@ The command chooses the builder, BuildKit or Docker's older one, by its own rule
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -77,10 +78,12 @@ def run_build(
         write_tar(context, path, progress)
         logged_in = DockerCommand({**docker.environ, **environ}, docker.program)
         try:
-            for line in filter(str.strip, logged_in.lines(*words, "-", stdin=path)):
-                end.append(line.rstrip())
-                if not is_quiet:
-                    progress.output(line.rstrip())
+            # closed even if the progress stops us: the command ends before its files are removed
+            with contextlib.closing(logged_in.lines(*words, "-", stdin=path)) as lines:
+                for line in filter(str.strip, lines):
+                    end.append(line.rstrip())
+                    if not is_quiet:
+                        progress.output(line.rstrip())
         except DockerRefused as error:
             raise _failed(dockerfile, error.message, list(end)) from error
     built = inspect_image(docker, name)

@@ -1,4 +1,7 @@
-"""`DockerWorkspaceMixin`, and the options of schedulers that derive from it."""
+"""Schedulers whose jobs run in images: the user's code becomes a layer over the images of the roles.
+
+What a layer holds, and how a daemon or a registry takes it, is in `shunter.workspace.images`.
+"""
 
 from __future__ import annotations
 
