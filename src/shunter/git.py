@@ -8,6 +8,7 @@ checkouts are read at all.
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -136,29 +137,28 @@ def safe_directories() -> list[str]:
     return directories
 
 
-def list_files(directory: str) -> list[str]:
-    """Return what Git tracks or does not ignore below a directory, relative to it.
-
-    A submodule is one entry, an untracked repository one that ends with a slash. Deleted files are included.
+def ignored_paths(directory: str) -> set[str]:
+    """Return what Git ignores below a directory, relative to it. A directory stands for all that is in it.
 
     Raises:
-        GitFailed: Git cannot list them.
+        GitFailed: Git cannot list it.
     """
-    words = ["--no-optional-locks", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    output = _run(words, directory, reading_environment(), LISTING_SECONDS)
-    return [os.fsdecode(path) for path in output.split(b"\0") if path]
+    words = ["--no-optional-locks", "ls-files", "-z", "--others", "--ignored", "--exclude-standard"]
+    output = _run([*words, "--directory"], directory, reading_environment(), LISTING_SECONDS)
+    paths = [os.fsdecode(path) for path in output.split(b"\0") if path]
+    # a directory of which Git ignores only what is in it is followed by that
+    partly = {path for path, following in itertools.pairwise(paths) if following.startswith(path)}
+    return {path.rstrip("/") for path in paths if not (path.endswith("/") and path in partly)}
 
 
-def ignored_paths(directory: str, paths: Sequence[str]) -> set[str]:
-    """Return those of the paths, relative to a directory, that Git ignores.
+def is_ignored(directory: str) -> bool:
+    """Tell whether Git ignores a directory as a whole.
 
     Raises:
         GitFailed: Git cannot tell.
     """
-    names = b"\0".join(os.fsencode(path) for path in paths) + b"\0"
-    words = ["--no-optional-locks", "check-ignore", "-z", "--stdin"]
-    output = _run(words, directory, reading_environment(), LISTING_SECONDS, names, accepted=(0, 1))
-    return {os.fsdecode(path) for path in output.split(b"\0") if path}
+    words = ["--no-optional-locks", "check-ignore", "."]
+    return bool(_run(words, directory, reading_environment(), LISTING_SECONDS, accepted=(0, 1)))
 
 
 def commit_of(directory: str, seconds: float = COMMIT_SECONDS) -> tuple[str | None, bool | None]:
@@ -203,7 +203,6 @@ def _run(
     directory: str,
     environ: dict[str, str],
     seconds: float,
-    stdin: bytes = b"",
     accepted: Sequence[int] = (0,),
 ) -> bytes:
     """Run git in a directory and return its output."""
@@ -212,7 +211,7 @@ def _run(
             ["git", *words],
             cwd=directory,
             env=environ,
-            input=stdin,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
             timeout=seconds,

@@ -12,11 +12,13 @@ LOGIN = Credentials(USER, PASSWORD, origin="the test")
 
 
 @pytest.fixture
-def connect():
-    """Make clients that are closed in the end."""
+def connect(monkeypatch):
+    """Make clients that are closed in the end; ``environ`` are variables that they see."""
     clients = []
 
-    def make(host, credentials=LOGIN, **kwargs):
+    def make(host, credentials=LOGIN, environ=(), **kwargs):
+        for name, value in dict(environ).items():
+            monkeypatch.setenv(name, value)
         clients.append(RegistryClient(host, credentials, **kwargs))
         return clients[-1]
 

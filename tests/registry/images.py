@@ -21,7 +21,6 @@ from shunter.image_registry.image_manifest import (
     OCI_INDEX,
     OCI_LAYER,
     OCI_MANIFEST,
-    encode_config,
     own_platform,
     read_image,
 )
@@ -82,7 +81,7 @@ def push_image(
     tars = [tar_of(files) for files in layers]
     packed = [gzip.compress(tar, 1, mtime=0) for tar in tars]
     system, _, architecture = (platform or own_platform()).partition("/")
-    config = encode_config(
+    config = json.dumps(
         {
             "architecture": architecture,
             "os": system,
@@ -92,7 +91,7 @@ def push_image(
                 "diff_ids": [sha256(tar) for tar in tars] + [sha256(b"foreign")] * len(extra_layers),
             },
         }
-    )
+    ).encode()
     for blob in [*packed, config]:
         client.upload_blob(repository, blob, sha256(blob), len(blob))
     document = {
@@ -137,12 +136,10 @@ def with_layer(layer: LayerFile, label: str = "shipped") -> Any:
     return configure
 
 
-def append_layer(
-    base, target, layers, configure, platform=None, progress=None, *, environ=None, patience=90, clients=None
-):
+def append_layer(base, target, layers, configure, platform=None, progress=None, *, patience=90, clients=None):
     """Push an image of a registry with layers on top; ``configure`` changes its configuration."""
     told = progress or Silent()
-    make = clients or (lambda host: RegistryClient(host, environ=environ, patience=patience, progress=told))
+    make = clients or (lambda host: RegistryClient(host, patience=patience, progress=told))
     source = make(base.registry)
     destination = source if base.registry == target.registry else make(target.registry)
     try:

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.docker.credentials import Credentials
+from shunter.image_registry import certificates
 from shunter.image_registry.auth import Challenge, parse_challenges
-from shunter.image_registry.certificates import registry_context
 from shunter.image_registry.registry_errors import (
     RegistryAuthError,
     RegistryError,
     RegistryUnavailableError,
 )
-from shunter.url_client import UrlClient
 from tests.registry.images import push_image, sha256
 from tests.registry.proxies import FakeTime, Fault, http_proxy
 from tests.registry.server import PASSWORD, RegistryServer, docker_config, htpasswd
@@ -139,7 +138,7 @@ def test_token_is_fetched_with_an_identity_token(guarded, tokens, connect, repo)
 
 def test_everybody_may_pull_without_credentials(guarded, tokens, connect, repo):
     push_image(connect(guarded.host, Credentials("pusher", "pw-of-pusher")), repo, "v1", [{"a": b"1"}])
-    nobody = connect(guarded.host, None, environ={"HOME": "/nowhere"})
+    nobody = connect(guarded.host, None, environ={"DOCKER_CONFIG": "/nowhere"})
     assert nobody.manifest(repo, "v1") is not None
     assert "account" not in tokens.asked[-1][1]
     with pytest.raises(RegistryAuthError, match="does not let those who are not logged in do it") as caught:
@@ -272,13 +271,12 @@ def test_certificate_is_trusted_by_the_environment(secure, certificate, connect,
     assert client.read_blob(repo, sha256(content), 4 << 20) == content
 
 
-def test_certificate_is_trusted_by_dockers_folder(secure, certificate, connect, repo, tmp_path):
+def test_certificate_is_trusted_by_dockers_folder(secure, certificate, connect, repo, tmp_path, monkeypatch):
     folder = tmp_path / "certs.d" / secure.host
     folder.mkdir(parents=True)
     (folder / "ca.crt").write_bytes(certificate.path.read_bytes())
-    folders = [str(tmp_path / "certs.d")]
-    urls = UrlClient({}, lambda origin: registry_context(origin.host, origin.port, {}, folders))
-    assert push(connect(secure.host, urls=urls), repo)
+    monkeypatch.setattr(certificates, "certs_dirs", lambda: [str(tmp_path / "certs.d")])
+    assert push(connect(secure.host), repo)
 
 
 def test_http_where_https_is_expected(registry, connect, repo):

@@ -25,8 +25,8 @@ def b64(text):
 
 
 @pytest.fixture
-def configured(tmp_path):
-    """Write the Docker client's configuration and return an environment with it."""
+def configured(tmp_path, monkeypatch):
+    """Write the Docker client's configuration, let the environment name it, and return its path."""
     folder = tmp_path / "docker"
     folder.mkdir()
     (tmp_path / "bin").mkdir()
@@ -34,12 +34,12 @@ def configured(tmp_path):
     def write(document, **environ):
         text = document if isinstance(document, str) else json.dumps(document)
         (folder / "config.json").write_text(text)
-        return {
-            "DOCKER_CONFIG": str(folder),
-            "HOME": str(tmp_path),
-            "PATH": f"{tmp_path / 'bin'}:{os.defpath}",
-            **environ,
-        }
+        monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.defpath}")
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        return str(folder / "config.json")
 
     return write
 
@@ -69,23 +69,23 @@ def helper(tmp_path):
 
 
 def test_auth_field(configured):
-    env = configured({"auths": {"ghcr.io": {"auth": b64(f"me:{SECRET}")}}})
-    found = credentials_for("ghcr.io", env)
+    path = configured({"auths": {"ghcr.io": {"auth": b64(f"me:{SECRET}")}}})
+    found = credentials_for("ghcr.io")
     assert (found.username, found.password, found.host) == ("me", SECRET, "ghcr.io")
-    assert found.origin == os.path.join(env["DOCKER_CONFIG"], "config.json")
-    assert credentials_for("quay.io", env) is None
+    assert found.origin == path
+    assert credentials_for("quay.io") is None
 
 
 @pytest.mark.parametrize(
     "key", ["https://index.docker.io/v1/", "docker.io", "index.docker.io", "registry-1.docker.io"]
 )
 def test_docker_hub_has_a_special_key(configured, key):
-    env = configured({"auths": {key: {"auth": b64("me:x")}}})
-    assert credentials_for("docker.io", env).username == "me"
+    configured({"auths": {key: {"auth": b64("me:x")}}})
+    assert credentials_for("docker.io").username == "me"
 
 
 def test_tokens(configured):
-    env = configured(
+    configured(
         {
             "auths": {
                 "a.example": {"auth": b64("00000000:"), "identitytoken": "refresh-1"},
@@ -93,35 +93,35 @@ def test_tokens(configured):
             }
         }
     )
-    assert credentials_for("a.example", env).identity_token == "refresh-1"
-    assert credentials_for("b.example", env).registry_token == "bearer-1"
+    assert credentials_for("a.example").identity_token == "refresh-1"
+    assert credentials_for("b.example").registry_token == "bearer-1"
 
 
 def test_store_is_asked_for_what_auths_leaves_empty(configured, helper):
     helper("store", {"ghcr.io": ("me", SECRET), "https://index.docker.io/v1/": ("hub", "h")})
-    env = configured({"credsStore": "store", "auths": {"ghcr.io": {}, "https://index.docker.io/v1/": {}}})
-    found = credentials_for("ghcr.io", env)
+    configured({"credsStore": "store", "auths": {"ghcr.io": {}, "https://index.docker.io/v1/": {}}})
+    found = credentials_for("ghcr.io")
     assert (found.username, found.password, found.origin) == ("me", SECRET, "docker-credential-store")
-    assert credentials_for("docker.io", env).username == "hub"
-    assert credentials_for("quay.io", env) is None
+    assert credentials_for("docker.io").username == "hub"
+    assert credentials_for("quay.io") is None
 
 
 def test_helper_of_a_host_wins_over_the_store(configured, helper, tmp_path):
     log = tmp_path / "asked"
     helper("own", {"ghcr.io": ("<token>", "refresh-2")}, log)
     helper("store", {"ghcr.io": ("me", SECRET)})
-    env = configured({"credsStore": "store", "credHelpers": {"ghcr.io": "own"}})
-    found = credentials_for("ghcr.io", env)
+    configured({"credsStore": "store", "credHelpers": {"ghcr.io": "own"}})
+    found = credentials_for("ghcr.io")
     assert (found.username, found.password, found.identity_token) == ("", "", "refresh-2")
     assert log.read_text() == "ghcr.io\n"
 
 
 def test_absent_helper_is_named_with_its_file(configured):
-    env = configured({"credHelpers": {"ghcr.io": "gone"}})
+    configured({"credHelpers": {"ghcr.io": "gone"}})
     with pytest.raises(
         CredentialsError, match=r"docker-credential-gone.*ghcr\.io.*config\.json.*not installed"
     ) as caught:
-        credentials_for("ghcr.io", env)
+        credentials_for("ghcr.io")
     assert "docker-credential-gone" in caught.value.hint
 
 
@@ -138,8 +138,9 @@ def test_failing_helper_is_explained_without_its_secrets(configured, tmp_path, s
     path = tmp_path / "bin/docker-credential-odd"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
+    configured({"credsStore": "odd"})
     with pytest.raises(CredentialsError, match=problem) as caught:
-        credentials_for("ghcr.io", configured({"credsStore": "odd"}))
+        credentials_for("ghcr.io")
     assert "hunter2" not in str(caught.value)
 
 
@@ -148,21 +149,24 @@ def test_helper_that_hangs_is_given_up(configured, tmp_path, monkeypatch):
     path = tmp_path / "bin/docker-credential-slow"
     path.write_text("#!/bin/sh\nexec sleep 60\n")
     path.chmod(0o755)
+    configured({"credsStore": "slow"})
     with pytest.raises(CredentialsError, match="no answer"):
-        credentials_for("ghcr.io", configured({"credsStore": "slow"}))
+        credentials_for("ghcr.io")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{'auths': secret-token-9}"])
 def test_damaged_file_is_named_but_not_shown(configured, text):
+    configured(text)
     with pytest.raises(CredentialsError, match=r"config\.json is not") as caught:
-        credentials_for("ghcr.io", configured(text))
+        credentials_for("ghcr.io")
     assert "secret-token-9" not in str(caught.value)
 
 
 @pytest.mark.parametrize("auth", ["!!!", b64("no-colon-secret")])
 def test_damaged_entry_says_to_log_in_again(configured, auth):
+    configured({"auths": {"ghcr.io": {"auth": auth}}})
     with pytest.raises(CredentialsError, match=r"entry of ghcr\.io") as caught:
-        credentials_for("ghcr.io", configured({"auths": {"ghcr.io": {"auth": auth}}}))
+        credentials_for("ghcr.io")
     assert caught.value.hint == "Log in again: docker login ghcr.io"
     assert "no-colon-secret" not in str(caught.value)
 
@@ -182,24 +186,26 @@ _json = st.recursive(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.dictionaries(st.sampled_from(["auths", "credHelpers", "credsStore"]), _json, max_size=3))
 def test_any_file_gives_credentials_or_an_error_of_ours(configured, document):
+    configured(document)
     try:
-        found = credentials_for("ghcr.io", configured(document))
+        found = credentials_for("ghcr.io")
     except CredentialsError:
         return
     assert found is None or found.host == "ghcr.io"
 
 
-def test_podmans_files_are_read_after_dockers(configured, tmp_path):
+def test_podmans_files_are_read_after_dockers(configured, tmp_path, monkeypatch):
     runtime = tmp_path / "run"
     (runtime / "containers").mkdir(parents=True)
     (runtime / "containers/auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": b64("pod:1")}}}))
     named = tmp_path / "auth.json"
     named.write_text(json.dumps({"auths": {"quay.io": {"auth": b64("named:1")}}}))
     docker = {"auths": {"ghcr.io": {"auth": b64("me:x")}}}
-    env = configured(docker, XDG_RUNTIME_DIR=str(runtime))
-    assert credentials_for("quay.io", env).username == "pod"
-    assert credentials_for("quay.io", {**env, "REGISTRY_AUTH_FILE": str(named)}).username == "named"
-    assert credentials_for("ghcr.io", env).username == "me"
+    configured(docker, XDG_RUNTIME_DIR=str(runtime))
+    assert credentials_for("quay.io").username == "pod"
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(named))
+    assert credentials_for("quay.io").username == "named"
+    assert credentials_for("ghcr.io").username == "me"
 
 
 def test_secrets_are_not_shown():

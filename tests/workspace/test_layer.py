@@ -15,28 +15,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.errors import ConfigError
-from shunter.workspace.images.image_content import Cargo, Found, locate
+from shunter.workspace.images.image_content import Cargo, locate
 from shunter.workspace.images.layer import (
     MTIME,
     LayerContent,
-    LayerEntry,
-    changed_entries,
+    small_change,
     tar_size,
     tar_stream,
-    with_parents,
     write_gzip,
 )
 from shunter.workspace.manifest import Entry
 
 
-def content_of(entries: Iterable[LayerEntry], contents: Mapping[str, bytes] | None = None) -> LayerContent:
+def content_of(entries: Iterable[Entry], contents: Mapping[str, bytes] | None = None) -> LayerContent:
     given = contents or {}
     return LayerContent(
         tuple(entries), lambda entry: [given.get(entry.path, b"\1" * entry.size)] if entry.size else []
     )
 
 
-def tar_of(entries: Iterable[LayerEntry], contents: Mapping[str, bytes] | None = None) -> bytes:
+def tar_of(entries: Iterable[Entry], contents: Mapping[str, bytes] | None = None) -> bytes:
     return b"".join(tar_stream(content_of(entries, contents)))
 
 
@@ -55,7 +53,7 @@ _raw_names = st.binary(min_size=1, max_size=60).filter(
 )
 _paths = st.lists(st.one_of(_names, _raw_names.map(os.fsdecode)), min_size=1, max_size=6).map("/".join)
 _entries = st.builds(
-    LayerEntry,
+    Entry,
     path=_paths,
     kind=st.sampled_from(["file", "link", "dir"]),
     mode=st.integers(0, 0o7777),
@@ -66,7 +64,7 @@ _entries = st.builds(
 
 
 @given(st.lists(_entries, max_size=5), st.integers(0, 2000))
-def test_the_tar_says_what_the_entries_say(entries: list[LayerEntry], size: int) -> None:
+def test_the_tar_says_what_the_entries_say(entries: list[Entry], size: int) -> None:
     entries = [entry._replace(size=size if entry.kind == "file" else 0) for entry in entries]
     tar = tar_of(entries)
     assert len(tar) == tar_size(entries)
@@ -84,7 +82,7 @@ def test_the_tar_says_what_the_entries_say(entries: list[LayerEntry], size: int)
 
 
 def test_a_file_of_more_than_8_gib_has_its_size() -> None:
-    entry = LayerEntry("big", "file", size=(8 << 30) + 5)
+    entry = Entry("big", "file", 0o644, size=(8 << 30) + 5)
     head = next(tar_stream(LayerContent((entry,), lambda entry: itertools.repeat(bytes(1 << 20)))))
     with tarfile.open(fileobj=io.BytesIO(head[:1536] + bytes(512)), mode="r|") as archive:
         first = archive.next()
@@ -95,7 +93,7 @@ def test_a_file_of_more_than_8_gib_has_its_size() -> None:
 
 def test_a_layer_in_a_file(tmp_path: Path) -> None:
     block = os.urandom(3_000_000)
-    content = content_of([LayerEntry("a", "file", size=len(block))], {"a": block})
+    content = content_of([Entry("a", "file", 0o644, len(block))], {"a": block})
     seen: list[int] = []
     layer = write_gzip(content, str(tmp_path / "layer.gz"), seen.append)
     packed, tar = (tmp_path / "layer.gz").read_bytes(), b"".join(tar_stream(content))
@@ -118,22 +116,22 @@ _trees = st.recursive(
 )
 
 
-def layer_of(tree: Tree, path: str = "w", mode: int = 0o755) -> list[LayerEntry]:
-    entries = [LayerEntry(path, "dir", mode)]
+def layer_of(tree: Tree, path: str = "w", mode: int = 0o755) -> list[Entry]:
+    entries = [Entry(path, "dir", mode)]
     for name, item in tree.items():
         below = f"{path}/{name}"
         if isinstance(item, dict):
             entries += layer_of(item, below, 0o700 + len(item))
         elif item[0] == "file":
-            entries.append(LayerEntry(below, "file", 0o644, digest=str(item[1])))
+            entries.append(Entry(below, "file", 0o644, digest=str(item[1])))
         else:
-            entries.append(LayerEntry(below, "link", 0o777, target=str(item[1])))
+            entries.append(Entry(below, "link", 0o777, target=str(item[1])))
     return sorted(entries)
 
 
-def flattened(*layers: Iterable[LayerEntry]) -> dict[str, LayerEntry]:
+def flattened(*layers: Iterable[Entry]) -> dict[str, Entry]:
     """Lay layers on top of each other, as the OCI image spec says."""
-    result: dict[str, LayerEntry] = {}
+    result: dict[str, Entry] = {}
     for layer in layers:
         entries = list(layer)
         for entry in entries:
@@ -150,25 +148,24 @@ def flattened(*layers: Iterable[LayerEntry]) -> dict[str, LayerEntry]:
 @given(_trees, _trees, _trees)
 def test_base_anchor_and_delta_are_base_and_the_new_layer(base: Tree, old: Tree, new: Tree) -> None:
     below, anchor, whole = layer_of(base, mode=0o711), layer_of(old), layer_of(new)
-    changed = changed_entries(anchor, whole)
-    if changed is not None:
-        delta = with_parents(changed, whole)
-        assert flattened(below, anchor, delta) == flattened(below, whole)
+    change = small_change(anchor, content_of(whole))
+    if change is not None:
+        assert flattened(below, anchor, change.entries) == flattened(below, whole)
 
 
 # ---- placement and content
 
 
-def lookup_in(image: Mapping[str, Found]) -> Any:
+def lookup_in(image: Mapping[str, Entry]) -> Any:
     return lambda paths: {path: image[path] for path in paths if path in image}
 
 
 def test_links_on_the_way_are_followed() -> None:
     image = {
-        "app": Found("link", target="srv/../data/code"),
-        "data": Found("dir", 0o750),
-        "data/code": Found("link", target="/real"),
-        "srv": Found("dir"),
+        "app": Entry("app", "link", 0o777, target="srv/../data/code"),
+        "data": Entry("data", "dir", 0o750),
+        "data/code": Entry("data/code", "link", 0o777, target="/real"),
+        "srv": Entry("srv", "dir", 0o755),
     }
     where = locate("/app/sub", lookup_in(image))
     assert where.path == "real/sub"
@@ -177,9 +174,14 @@ def test_links_on_the_way_are_followed() -> None:
 
 def test_a_circle_of_links_and_a_file_in_the_way_are_refused() -> None:
     with pytest.raises(ConfigError, match="loop of symbolic links"):
-        locate("/a", lookup_in({"a": Found("link", target="b"), "b": Found("link", target="a")}))
+        locate(
+            "/a",
+            lookup_in(
+                {"a": Entry("a", "link", 0o777, target="b"), "b": Entry("b", "link", 0o777, target="a")}
+            ),
+        )
     with pytest.raises(ConfigError, match="/a/b is a file there"):
-        locate("/a/b/c", lookup_in({"a": Found("dir"), "a/b": Found("file")}))
+        locate("/a/b/c", lookup_in({"a": Entry("a", "dir", 0o755), "a/b": Entry("a/b", "file", 0o755)}))
 
 
 def test_a_name_that_means_removal_is_refused() -> None:

@@ -14,11 +14,10 @@ names = (
     .filter(lambda name: "/" not in name and "\0" not in name)
 )
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
-entries = st.one_of(
-    st.builds(Entry, names, st.just("file"), st.integers(0, 0o7777), st.integers(0, 2**40), digests),
-    st.builds(Entry, names, st.just("link"), st.just(0o777), target=names),
-    st.builds(Entry, names, st.just("dir"), st.integers(0, 0o7777)),
-)
+files = st.tuples(names, st.just("file"), st.integers(0, 0o7777), st.integers(0, 2**40), digests)
+links = st.tuples(names, st.just("link"), st.just(0o777), st.just(0), st.just(""), names)
+directories = st.tuples(names, st.just("dir"), st.integers(0, 0o7777))
+entries = st.one_of(files, links, directories).map(lambda fields: Entry(*fields))
 manifests = st.lists(entries, unique_by=lambda entry: entry.path).map(Manifest)
 
 

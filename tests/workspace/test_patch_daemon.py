@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from shunter.docker.images import inspect_image
 from shunter.errors import BackendError, ConfigError, InvalidRunConfigException, WorkspaceChangedError
 from shunter.specs import option
 from shunter.workspace.docker_workspace import DockerWorkspaceOpts
-from shunter.workspace.images.make_image import LOCAL_REPOSITORY
+from shunter.workspace.images.image_shipment import LOCAL_REPOSITORY
 from tests.workspace.machines import (
     LABEL,
     Recording,
@@ -140,13 +139,6 @@ def test_a_working_directory_may_have_any_name(shipper: Shipper, code: Path, dir
         )
     finally:
         remove_images(name)
-
-
-def test_an_image_is_made_though_there_is_no_room_for_temporary_files(
-    base: str, shipper: Shipper, code: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    assert shipper.image(base, code)
 
 
 # ---- nothing to do

@@ -15,6 +15,7 @@ from shunter.specs.workspace import Workspace
 from shunter.workspace import file_digests
 from shunter.workspace import snapshot as snapshots
 from shunter.workspace.file_digests import Index
+from shunter.workspace.manifest import Entry
 from shunter.workspace.snapshot import Snapshot, snapshot
 from tests.workspace.conftest import take, write
 
@@ -34,9 +35,9 @@ def test_entries(project: Path) -> None:
     (project / "l").symlink_to("run.sh")
     taken = take(project)
     entries = taken.manifest.by_path
-    assert entries["run.sh"] == ("run.sh", "file", 0o4751, 4, sha("echo"), "")
-    assert entries["data"] == ("data", "dir", 0o2770, 0, "", "")
-    assert entries["l"] == ("l", "link", 0o777, 0, "", "run.sh")
+    assert entries["run.sh"] == Entry("run.sh", "file", 0o4751, 4, sha("echo"))
+    assert entries["data"] == Entry("data", "dir", 0o2770)
+    assert entries["l"] == Entry("l", "link", 0o777, target="run.sh")
     assert (taken.manifest.files, taken.manifest.size) == (2, 4)
     assert taken.source(entries["run.sh"]) == str(project / "run.sh")
     assert b"".join(taken.read(entries["run.sh"])) == b"echo"
@@ -305,7 +306,7 @@ def test_a_file_that_was_just_written_is_not_trusted(project: Path, hashed: list
     assert Index(str(project)).digest("a", info) == sha("1")
 
 
-@pytest.mark.parametrize("damage", ["cut", "bit", "empty", "text", "gone", "directory"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "gone", "directory"])
 def test_a_damaged_memory_is_dropped(
     project: Path, home: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -318,9 +319,7 @@ def test_a_damaged_memory_is_dropped(
     if damage == "directory":
         memory.mkdir()
     elif damage != "gone":
-        at = data.index(sha("1").encode())
-        flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        memory.write_bytes({"cut": data[:-9], "bit": flipped, "empty": b"", "text": b"x\n[1]"}[damage])
+        memory.write_bytes({"cut": data[:-9], "empty": b"", "text": b"x\n[1]"}[damage])
     hashed.clear()
     assert take(project).manifest == expected
     assert hashed == ["a"]

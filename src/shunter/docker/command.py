@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -267,37 +266,42 @@ class DockerCommand:
             raise refusal(done.stderr)
         return done.stdout
 
-    def lines(self, *words: str) -> Generator[str, None, None]:
-        """Run a command that takes long, and yield the lines that it prints meanwhile.
+    def lines(self, *words: str, stdin: str = os.devnull) -> Generator[str, None, None]:
+        """Run a command that takes long, and yield the lines that it prints meanwhile, errors among them.
+
+        Args:
+            words: the command's arguments.
+            stdin: file that it reads.
 
         Raises:
-            DockerRefused: the daemon refuses.
+            DockerRefused: it failed; the message is the last line.
             EngineUnavailableError: no daemon answers, or none that this user may use.
             ConfigError: the command is not installed.
         """
-        with tempfile.TemporaryFile() as stderr:
+        with open(stdin, "rb") as source:
             process = subprocess.Popen(
                 [self.program, *words],
                 env={**os.environ, **self.environ},
-                stdin=subprocess.DEVNULL,
+                stdin=source,
                 stdout=subprocess.PIPE,
-                stderr=stderr,
+                stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
                 start_new_session=True,
             )
-            try:
-                assert process.stdout is not None
-                with process.stdout:
-                    yield from process.stdout
-                code = process.wait()
-            finally:
-                if process.poll() is None:
-                    process.terminate()
-                    process.wait()
-            if code:
-                stderr.seek(0)
-                raise refusal(stderr.read().decode("utf-8", "replace"))
+        line = ""
+        try:
+            assert process.stdout is not None
+            with process.stdout:
+                for line in process.stdout:
+                    yield line
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        if code:
+            raise refusal(line or f"`docker {words[0]}` ended with exit code {code}")
 
     def create(self, words: Sequence[str], env: Mapping[str, str]) -> str:
         """Create a container by the words of ``docker create``, with these variables; returns its id.
@@ -323,15 +327,6 @@ class DockerCommand:
             raise error
         found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
         return found
-
-    def rows(self, *words: str) -> list[dict[str, Any]]:
-        """Run a command that lists; returns a dictionary for each line, values as text.
-
-        Raises:
-            DockerRefused: the daemon refuses.
-            EngineUnavailableError: no daemon answers.
-        """
-        return [json.loads(line) for line in self.run(*words, "--format", "{{json .}}").splitlines()]
 
     def ids(self, kind: str, label: str, value: str | None = None) -> list[str]:
         """Return the ids of all containers or networks (``kind``) that have a label."""
@@ -389,12 +384,7 @@ def remove_containers(docker: DockerCommand, names: Iterable[str]) -> None:
         DockerRefused: one cannot be removed.
         EngineUnavailableError: no daemon answers.
     """
-    for name in names:
-        try:
-            docker.run("rm", "--force", "--volumes", name)
-        except DockerRefused as error:
-            if not error.is_absent and "already in progress" not in error.message:
-                raise
+    _remove(docker, ["rm", "--force", "--volumes"], names)
 
 
 def remove_networks(docker: DockerCommand, names: Iterable[str]) -> None:
@@ -404,11 +394,15 @@ def remove_networks(docker: DockerCommand, names: Iterable[str]) -> None:
         DockerRefused: containers still use one.
         EngineUnavailableError: no daemon answers.
     """
+    _remove(docker, ["network", "rm"], names)
+
+
+def _remove(docker: DockerCommand, words: Sequence[str], names: Iterable[str]) -> None:
     for name in names:
         try:
-            docker.run("network", "rm", name)
+            docker.run(*words, name)
         except DockerRefused as error:
-            if not error.is_absent:
+            if not error.is_absent and "already in progress" not in error.message:
                 raise
 
 

@@ -9,15 +9,13 @@ https://github.com/containers/image/blob/main/docs/containers-auth.json.5.md
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,12 +67,11 @@ class Credentials:
     origin: str = ""
 
 
-def credentials_for(host: str, environ: Mapping[str, str] | None = None) -> Credentials | None:
+def credentials_for(host: str) -> Credentials | None:
     """Return what is configured for a registry.
 
     Args:
         host: the registry as image names have it: ``docker.io``, ``ghcr.io``, ``localhost:5000``.
-        environ: the environment; that of the process by default.
 
     Returns:
         The credentials, or None, which is fine for public images.
@@ -82,14 +79,12 @@ def credentials_for(host: str, environ: Mapping[str, str] | None = None) -> Cred
     Raises:
         CredentialsError: a file, a helper or AWS's answer is not usable.
     """
-    env = os.environ if environ is None else environ
-    for path in _config_files(env):
-        config = _read_config(path)
-        found = _from_config(config, host, path, env) if config else None
-        if found is not None:
-            return found
+    for path in _config_files():
+        credentials = _from_config(_read_config(path), host, path)
+        if credentials is not None:
+            return credentials
     registry = EcrHost.parse(host)
-    return ecr_credentials(registry, env) if registry is not None else None
+    return ecr_credentials(registry) if registry is not None else None
 
 
 @contextlib.contextmanager
@@ -102,12 +97,12 @@ def login_environment(hosts: Iterable[str]) -> Iterator[dict[str, str]]:
     Raises:
         CredentialsError: a file, a helper or AWS's answer is not usable.
     """
-    directory = docker_config_dir(os.environ)
-    path = os.path.join(directory, "config.json")
+    path = next(_config_files())
+    directory = os.path.dirname(path)
     config = _read_config(path)
     entries: dict[str, dict[str, str]] = {}
     for host in hosts:
-        if _from_config(config, host, path, os.environ) is None and (login := credentials_for(host)):
+        if _from_config(config, host, path) is None and (login := credentials_for(host)):
             text = base64.b64encode(f"{login.username}:{login.password}".encode()).decode()
             entry = {"identitytoken": login.identity_token} if login.identity_token else {"auth": text}
             entries[HUB_KEY if host in HUB_NAMES else host] = entry
@@ -125,18 +120,15 @@ def login_environment(hosts: Iterable[str]) -> Iterator[dict[str, str]]:
         yield {"DOCKER_CONFIG": folder}
 
 
-def docker_config_dir(environ: Mapping[str, str]) -> str:
-    """Return the directory of the Docker client's configuration."""
-    return environ.get("DOCKER_CONFIG") or os.path.join(home(environ), ".docker")
-
-
-def _config_files(env: Mapping[str, str]) -> Iterator[str]:
-    yield os.path.join(docker_config_dir(env), "config.json")
-    if env.get("REGISTRY_AUTH_FILE"):
-        yield env["REGISTRY_AUTH_FILE"]
-    if runtime := xdg("XDG_RUNTIME_DIR", env):
+def _config_files() -> Iterator[str]:
+    """Yield the paths of the configurations, that of the ``docker`` command first."""
+    own = os.environ.get("DOCKER_CONFIG") or os.path.join(home(os.environ), ".docker")
+    yield os.path.join(own, "config.json")
+    if named := os.environ.get("REGISTRY_AUTH_FILE"):
+        yield named
+    if runtime := xdg("XDG_RUNTIME_DIR", os.environ):
         yield os.path.join(runtime, "containers", "auth.json")
-    config_home = xdg("XDG_CONFIG_HOME", env) or os.path.join(home(env), ".config")
+    config_home = xdg("XDG_CONFIG_HOME", os.environ) or os.path.join(home(os.environ), ".config")
     yield os.path.join(config_home, "containers", "auth.json")
 
 
@@ -149,44 +141,38 @@ def _read_config(path: str) -> dict[str, Any]:
         raise CredentialsError(
             f"cannot read the registries' credentials in {path}: {error.strerror}"
         ) from error
-    except (ValueError, RecursionError) as error:  # the text may hold secrets: it is not shown
-        raise CredentialsError(
-            f"{path} is not JSON", hint="Correct the file, or log in again: docker login"
-        ) from error
-    if not isinstance(config, dict):
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):  # the text may hold secrets: it is not shown
         raise CredentialsError(
             f"{path} is not a JSON object", hint="Correct the file, or log in again: docker login"
         )
     return config
 
 
-def _from_config(config: dict[str, Any], host: str, path: str, env: Mapping[str, str]) -> Credentials | None:
-    helpers = _mapping(config, "credHelpers")
-    for name in _names(host):
-        for key, helper in helpers.items():
-            if _bare_host(key) == name and helper:
-                return _from_helper(str(helper), host, key, path, env)
+def _from_config(config: dict[str, Any], host: str, path: str) -> Credentials | None:
+    names = [host, *sorted(HUB_NAMES - {host})] if host in HUB_NAMES else [host]
+    helpers = {_bare_host(key): (key, helper) for key, helper in _mapping(config, "credHelpers").items()}
     entries = {_bare_host(key): entry for key, entry in _mapping(config, "auths").items()}
-    for name in _names(host):
-        found = _from_entry(entries.get(name), host, path)
-        if found is not None:
-            return found
+    for name in names:
+        key, helper = helpers.get(name, ("", ""))
+        if helper:
+            return _from_helper(str(helper), host, key, path)
+    for name in names:
+        credentials = _from_entry(entries.get(name), host, path)
+        if credentials is not None:
+            return credentials
     if config.get("credsStore"):
-        for name in (HUB_KEY,) if host in HUB_NAMES else (host, f"https://{host}"):
-            found = _from_helper(str(config["credsStore"]), host, name, path, env)
-            if found is not None:
-                return found
+        for key in (HUB_KEY,) if host in HUB_NAMES else (host, f"https://{host}"):
+            credentials = _from_helper(str(config["credsStore"]), host, key, path)
+            if credentials is not None:
+                return credentials
     return None
 
 
 def _mapping(config: dict[str, Any], key: str) -> dict[str, Any]:
     value = config.get(key)
     return value if isinstance(value, dict) else {}
-
-
-def _names(host: str) -> list[str]:
-    """Return the hosts under which credentials for a host may be kept, the best first."""
-    return [host, *sorted(HUB_NAMES - {host})] if host in HUB_NAMES else [host]
 
 
 def _bare_host(key: str) -> str:
@@ -211,7 +197,7 @@ def _decode(auth: str, host: str, path: str) -> tuple[str, str]:
     """Read the ``auth`` field: base64 of ``user:password``."""
     try:
         username, colon, password = base64.b64decode(auth, validate=False).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # not base64, or not text
         colon = ""
     if not colon:
         raise CredentialsError(
@@ -221,56 +207,46 @@ def _decode(auth: str, host: str, path: str) -> tuple[str, str]:
     return username, password.rstrip("\0")
 
 
-def _from_helper(helper: str, host: str, key: str, path: str, env: Mapping[str, str]) -> Credentials | None:
+def _from_helper(helper: str, host: str, key: str, path: str) -> Credentials | None:
     """Ask ``docker-credential-HELPER get``, with the key on its standard input.
 
     https://github.com/docker/docker-credential-helpers#development
     """
     program = f"docker-credential-{helper}"
-    what = f"cannot ask {program} for the credentials of {host}, as {path} says"
-    found = shutil.which(program, path=env.get("PATH", os.defpath))
-    if found is None:
-        raise CredentialsError(
-            f"{what}: it is not installed",
-            hint=f"Install {program}, or remove it from {path} and log in again.",
+
+    def failure(reason: str) -> CredentialsError:
+        return CredentialsError(
+            f"cannot ask {program} for the credentials of {host}, as {path} says: {reason}",
+            hint=f"Try it: echo {key} | {program} get. Or remove it from {path} and log in again.",
         )
+
     try:
         answer = subprocess.run(
-            [found, "get"],
-            input=key,
-            capture_output=True,
-            text=True,
-            env=dict(env),
-            timeout=HELPER_TIMEOUT,
-            check=False,
+            [program, "get"], input=key, capture_output=True, text=True, timeout=HELPER_TIMEOUT, check=False
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        # the exception's own text may hold what the helper printed
-        why = error.strerror if isinstance(error, OSError) else f"no answer in {HELPER_TIMEOUT:.0f} seconds"
-        raise CredentialsError(f"{what}: {why}", hint=f"Try it: echo {key} | {program} get") from None
+    except FileNotFoundError:
+        raise failure("it is not installed") from None
+    # the exception's own text may hold what the helper printed
+    except subprocess.TimeoutExpired:
+        raise failure(f"no answer in {HELPER_TIMEOUT:.0f} seconds") from None
+    except (OSError, ValueError) as error:  # a name that no program can have
+        raise failure(getattr(error, "strerror", "") or "it cannot be run") from None
     if answer.returncode != 0:
-        said = (answer.stdout.strip() or answer.stderr.strip()).splitlines()
-        if any("credentials not found" in line.lower() for line in said):
+        lines = (answer.stdout.strip() or answer.stderr.strip()).splitlines()
+        if any("credentials not found" in line.lower() for line in lines):
             return None
-        raise CredentialsError(
-            f"{what}: it failed with exit code {answer.returncode}"
-            + (f": {_short(said[-1])}" if said else ""),
-            hint=f"Try it: echo {key} | {program} get",
-        )
+        said = f": {clean(redact_text(lines[-1]))[:300]}" if lines else ""
+        raise failure(f"it failed with exit code {answer.returncode}{said}")
     try:
         document = json.loads(answer.stdout)
         username, secret = str(document["Username"]), str(document["Secret"])
     except (ValueError, KeyError, TypeError):  # the text may hold a secret: it is not shown
-        raise CredentialsError(f"{what}: its answer has no Username and Secret") from None
+        raise failure("its answer has no Username and Secret") from None
     if not secret:
         return None
     if username == TOKEN_USER:
         return Credentials(identity_token=secret, host=host, origin=program)
     return Credentials(username, secret, host=host, origin=program)
-
-
-def _short(text: str) -> str:
-    return clean(redact_text(text))[:300]
 
 
 # ---- Amazon ECR
@@ -299,7 +275,7 @@ class EcrHost:
         return not self.account
 
 
-def ecr_credentials(registry: EcrHost, environ: Mapping[str, str]) -> Credentials | None:
+def ecr_credentials(registry: EcrHost) -> Credentials | None:
     """Return a token for a registry of ECR, good for some hours.
 
     Returns:
@@ -325,50 +301,24 @@ def ecr_credentials(registry: EcrHost, environ: Mapping[str, str]) -> Credential
             hint=f"pip install 'shunter[aws]', or: {login_line(registry)}",
         ) from None
     try:
-        # an explicit profile overrides keys in the environment; one from the environment does not
-        profile = None if environ is os.environ else environ.get("AWS_PROFILE") or None
-        session = boto3.session.Session(profile_name=profile)
-        client: Any = session.client(
+        client: Any = boto3.session.Session().client(
             "ecr-public" if registry.is_public else "ecr",
             region_name=registry.region,
             config=Config(use_fips_endpoint=registry.fips or None),
-            **_keys(environ),
         )
-        answer = client.get_authorization_token()
-    except (NoCredentialsError, PartialCredentialsError) as error:
-        if registry.is_public:
-            return None
-        raise CredentialsError(
-            f"cannot log in to {registry.host}: there are no AWS credentials",
-            hint=f"Set AWS_PROFILE or AWS_ACCESS_KEY_ID, run aws sso login, or: {login_line(registry)}",
-        ) from error
+        with contextlib.closing(client):
+            data = client.get_authorization_token()["authorizationData"]
     except (BotoCoreError, ClientError) as error:
         if registry.is_public:
             return None
-        raise CredentialsError(
-            f"cannot get a token for {registry.host} from AWS: {error}",
-            hint="The AWS user needs the permission ecr:GetAuthorizationToken.",
-        ) from error
-    return _ecr_token(answer, registry)
-
-
-def _keys(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the client's settings from an environment other than that of the process."""
-    if environ is os.environ:
-        return {}
-    names = {
-        "aws_access_key_id": "AWS_ACCESS_KEY_ID",
-        "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
-        "aws_session_token": "AWS_SESSION_TOKEN",
-        "endpoint_url": "AWS_ENDPOINT_URL",
-    }
-    return {key: environ[name] for key, name in names.items() if environ.get(name)}
-
-
-def _ecr_token(answer: dict[str, Any], registry: EcrHost) -> Credentials:
-    data = answer["authorizationData"]
-    entry = data[0] if isinstance(data, list) else data
-    username, _, password = base64.b64decode(entry["authorizationToken"]).decode().partition(":")
+        problem = f"cannot get a token for {registry.host} from AWS: {error}"
+        hint = "The AWS user needs the permission ecr:GetAuthorizationToken."
+        if isinstance(error, NoCredentialsError | PartialCredentialsError):
+            problem = f"cannot log in to {registry.host}: there are no AWS credentials"
+            hint = f"Set AWS_PROFILE or AWS_ACCESS_KEY_ID, run aws sso login, or: {login_line(registry)}"
+        raise CredentialsError(problem, hint=hint) from error
+    token = (data[0] if isinstance(data, list) else data)["authorizationToken"]
+    username, _, password = base64.b64decode(token).decode().partition(":")
     return Credentials(username, password, host=registry.host, origin="the AWS credentials")
 
 

@@ -59,9 +59,11 @@ class Reference:
         rest, at, digest = text.partition("@")
         if at and not _DIGEST.fullmatch(digest):
             raise _wrong(text, f"{digest!r} is not a digest (sha256: and 64 hexadecimal digits)")
-        rest, tag = _split_tag(rest)
-        if tag is not None and not _TAG.fullmatch(tag):
-            raise _wrong(text, f"{tag!r} is not a tag (letters, digits, '_', '.', '-', at most 128)")
+        tag = None
+        if rest.rfind(":") > rest.rfind("/"):
+            rest, _, tag = rest.rpartition(":")
+            if not _TAG.fullmatch(tag):
+                raise _wrong(text, f"{tag!r} is not a tag (letters, digits, '_', '.', '-', at most 128)")
         registry, repository = _split_registry(text, rest)
         _check_repository(text, repository)
         return cls(registry, repository, tag, digest or None)
@@ -123,14 +125,6 @@ def split_host(host: str) -> tuple[str, int | None]:
 def is_loopback(host: str) -> bool:
     """Tell whether a ``host[:port]`` is this machine: localhost, 127.0.0.0/8 or ::1."""
     return is_loopback_host(split_host(host)[0])
-
-
-def _split_tag(text: str) -> tuple[str, str | None]:
-    """Cut the tag off: what follows a colon that comes after the last slash."""
-    slash, colon = text.rfind("/"), text.rfind(":")
-    if colon <= slash:
-        return text, None
-    return text[:colon], text[colon + 1 :]
 
 
 def _split_registry(text: str, rest: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import os
 import random
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from shunter import system
 from shunter.docker.command import DockerCommand, DockerRefused
@@ -26,28 +27,25 @@ LONGEST_PREFIX = 28
 RESERVED_ADDRESSES = 3
 #: How many subnets are drawn before all count as taken.
 ATTEMPTS = 100
-#: Wider routes do not show which addresses are used: a VPN routes all addresses, as two halves.
+#: Wider routes are not kept away from.
 SHORTEST_ROUTE = 8
 _TAKEN = re.compile(r"overlap|conflict", re.IGNORECASE)
 
 
-class Network:
-    """A network that has been made.
+class Network(NamedTuple):
+    """A network that has been made: the daemon's id for it, and its addresses."""
 
-    Attributes:
-        id: the daemon's.
-        subnet: its addresses.
-        gateway: the address of the daemon's machine.
-    """
+    id: str
+    subnet: ipaddress.IPv4Network
 
-    def __init__(self, network_id: str, subnet: ipaddress.IPv4Network) -> None:
-        self.id = network_id
-        self.subnet = subnet
-        self.gateway = str(subnet[1])
+    @property
+    def gateway(self) -> str:
+        """The address of the daemon's machine."""
+        return str(self.subnet[1])
 
     def addresses(self) -> Iterator[str]:
         """Yield the addresses that containers may have."""
-        return (str(address) for address in list(self.subnet.hosts())[1:])
+        return map(str, list(self.subnet.hosts())[1:])
 
 
 def make_network(
@@ -74,15 +72,28 @@ def make_network(
         ConfigError: the variable for the ranges cannot be read.
     """
     prefix = min(LONGEST_PREFIX, 32 - (containers + RESERVED_ADDRESSES - 1).bit_length())
-    ranges = [network for network in _ranges() if network.prefixlen <= prefix]
+    text = os.environ.get(VARIABLE) or RANGES
+    try:
+        ranges = [ipaddress.IPv4Network(part.strip()) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(
+            f"{VARIABLE} is {text!r}: {error}", hint="An example: 10.200.0.0/16,172.30.0.0/16"
+        ) from None
+    # wider routes do not show which addresses are used: a VPN routes all addresses, as two halves
+    routes = [
+        ipaddress.IPv4Network((destination, mask.bit_count()))
+        for destination, mask in (system.routes() if docker.is_local else ())
+        if mask.bit_count() >= SHORTEST_ROUTE
+    ]
     words = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
     words += ["--internal"] if is_internal else []
-    for _ in range(ATTEMPTS if ranges else 0):
-        whole = random.choice(ranges)
+    wide = [network for network in ranges if network.prefixlen <= prefix]
+    for _ in range(ATTEMPTS if wide else 0):
+        whole = random.choice(wide)
         start = int(whole[0]) + random.randrange(1 << (prefix - whole.prefixlen)) * (1 << (32 - prefix))
         subnet = ipaddress.IPv4Network((start, prefix))
-        if docker.is_local and any(subnet.overlaps(route) for route in _routes()):
-            continue  # a VPN's, for instance
+        if any(map(subnet.overlaps, routes)):
+            continue
         place = ["--subnet", str(subnet), "--gateway", str(subnet[1])]
         try:
             return Network(docker.run("network", "create", *words, *place, name).strip(), subnet)
@@ -90,23 +101,6 @@ def make_network(
             if not _TAKEN.search(error.message):
                 raise
     raise NoSubnetLeftError(
-        "all addresses for networks of containers are in use (of "
-        f"{', '.join(map(str, ranges or _ranges()))})",
+        f"all addresses for networks of containers are in use (of {text})",
         hint=f"They become free when jobs end. {VARIABLE} names other ranges.",
     )
-
-
-def _ranges() -> list[ipaddress.IPv4Network]:
-    text = os.environ.get(VARIABLE) or RANGES
-    try:
-        return [ipaddress.IPv4Network(part.strip()) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(
-            f"{VARIABLE} is {text!r}: {error}", hint="An example: 10.200.0.0/16,172.30.0.0/16"
-        ) from None
-
-
-def _routes() -> Iterator[ipaddress.IPv4Network]:
-    for destination, mask in system.routes():
-        if mask.bit_count() >= SHORTEST_ROUTE:
-            yield ipaddress.IPv4Network((destination, mask.bit_count()))

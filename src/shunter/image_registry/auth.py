@@ -9,13 +9,14 @@ import base64
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
-from urllib.request import parse_http_list
 
+from shunter.backoff import retry_after
 from shunter.docker.credentials import Credentials, EcrHost, login_line
 from shunter.image_registry.registry_errors import (
+    TRANSIENT,
     Purpose,
     RegistryAuthError,
     RegistryError,
@@ -25,9 +26,8 @@ from shunter.image_registry.registry_errors import (
 )
 from shunter.url_client import UrlClient
 
-#: A scheme that stands before the first of its parameters, or alone.
-_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_-]*)(?:\s+(?P<rest>.+))?", re.DOTALL)
-_PARAMETER = re.compile(r"(?P<key>[A-Za-z][A-Za-z0-9_-]*)\s*=\s*(?P<value>.*)", re.DOTALL)
+#: A parameter, its value quoted or plain; or a scheme.
+_PART = re.compile(r'([\w-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s,]*))|([\w-]+)')
 CLIENT_ID = "shunter"
 
 
@@ -38,33 +38,18 @@ class Challenge(NamedTuple):
     parameters: dict[str, str]
 
 
-class TokenServerError(RegistryError):
-    """A token server did not answer as it should; it may later."""
-
-    def __init__(self, message: str, status: int, headers: Mapping[str, str]) -> None:
-        super().__init__(message, status=status)
-        self.headers = headers
-
-
 def parse_challenges(header: str) -> list[Challenge]:
     """Read ``WWW-Authenticate``: ``Bearer realm="...",service="...", Basic realm="..."``.
 
     What is not of this form is skipped.
     """
     challenges: list[Challenge] = []
-    for item in parse_http_list(header):
-        if _PARAMETER.fullmatch(item) is None and (scheme := _SCHEME.fullmatch(item)) is not None:
-            challenges.append(Challenge(scheme["scheme"].lower(), {}))
-            item = scheme["rest"] or ""
-        parameter = _PARAMETER.fullmatch(item)
-        if parameter is not None and challenges:
-            challenges[-1].parameters[parameter["key"].lower()] = _unquoted(parameter["value"])
+    for key, quoted, plain, scheme in _PART.findall(header):
+        if scheme:
+            challenges.append(Challenge(scheme.lower(), {}))
+        elif challenges:
+            challenges[-1].parameters[key.lower()] = re.sub(r"\\(.)", r"\1", quoted) or plain
     return challenges
-
-
-def _unquoted(value: str) -> str:
-    is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
-    return re.sub(r"\\(.)", r"\1", value[1:-1]) if is_quoted else value
 
 
 class Authorizer:
@@ -122,7 +107,7 @@ class Authorizer:
             used: the value that was refused, "" if there was none.
 
         Raises:
-            RegistryAuthError, TokenServerError: the token server gives no token.
+            RegistryError, Trouble: the token server gives no token.
             CredentialsError: the credentials cannot be read.
         """
         with self._lock:
@@ -158,16 +143,13 @@ class Authorizer:
         names = {scope.rpartition(":")[0] for scope in scopes}
         asked = challenge.parameters.get("scope", "").split()
         wanted = [*scopes, *(scope for scope in asked if scope.rpartition(":")[0] not in names)]
-        document = self._ask(realm, challenge.parameters.get("service", ""), wanted)
-        token = document.get("token") or document.get("access_token")
-        if not isinstance(token, str) or not token:
-            raise TokenServerError(f"the token server {parts.hostname} sent no token", 0, {})
-        return token
+        return self._ask(realm, parts.netloc, challenge.parameters.get("service", ""), wanted)
 
-    def _ask(self, realm: str, service: str, scopes: list[str]) -> dict[str, object]:
+    def _ask(self, realm: str, server: str, service: str, scopes: list[str]) -> str:
+        """Ask a token server for a token."""
         credentials = self._credentials
         headers = {"Accept": "application/json"}
-        body = None
+        method, url, body = "GET", realm, None
         if credentials is not None and credentials.identity_token:
             form = {
                 "grant_type": "refresh_token",
@@ -176,39 +158,47 @@ class Authorizer:
                 "scope": " ".join(scopes),
                 "refresh_token": credentials.identity_token,
             }
-            body = urlencode(form).encode()
+            method, body = "POST", urlencode(form).encode()
             headers["Content-Type"] = "application/x-www-form-urlencoded"
-            url = realm
         else:
             query = [("service", service)] if service else []
             query += [("scope", scope) for scope in scopes]
             if credentials is not None:
                 query.append(("account", credentials.username))
                 headers["Authorization"] = _basic(credentials)
-            url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
-        server = urlsplit(realm).netloc
+            url += f"{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
         try:
-            answer = self._urls.send("GET" if body is None else "POST", url, headers, body)
+            answer = self._urls.send(method, url, headers, body)
             content = read_document(answer)
         except OSError as error:
             trouble = connection_trouble(error, Purpose("pull", server, ""), insecure=self._allow_http)
-            if not isinstance(trouble, Trouble):
-                raise trouble from error
-            raise TokenServerError(f"the token server {server}: {trouble.problem}", 0, {}) from error
-        return self._read(answer.status, answer.headers, content, server)
-
-    def _read(self, status: int, headers: Mapping[str, str], body: bytes, server: str) -> dict[str, object]:
-        if status in (400, 401, 403):
-            raise RegistryAuthError(self.refused(), hint=self.login_hint(), status=status)
-        if status != 200:
-            raise TokenServerError(f"the token server {server} answered {status}", status, headers)
+            if isinstance(trouble, Trouble):
+                trouble = Trouble(f"the token server {server}: {trouble.problem}")
+            raise trouble from error
+        if answer.status in (400, 401, 403):
+            raise RegistryAuthError(self.refused(), hint=self.login_hint(), status=answer.status)
+        if answer.status in TRANSIENT:
+            wait = retry_after(answer.headers.get("retry-after"))
+            raise Trouble(f"the token server {server} answered {answer.status}", retry_after=wait)
         try:
-            document = json.loads(body)
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
-            raise TokenServerError(f"the answer of the token server {server} is not JSON", 0, headers)
-        return document
+            document = json.loads(content)
+            token = document.get("token") or document.get("access_token")
+        except (ValueError, AttributeError, RecursionError):
+            token = None
+        if answer.status != 200 or not isinstance(token, str) or not token:
+            raise RegistryError(
+                f"cannot log in to {self._registry}: the token server {server} answered {answer.status}"
+                " without a token"
+            )
+        return token
+
+    def who(self) -> str:
+        """Say whom the registry knows us as."""
+        credentials = self._credentials
+        if credentials is None:
+            return "those who are not logged in"
+        who = f"the user {credentials.username!r}" if credentials.username else "the owner of the token"
+        return who + (f" (from {credentials.origin})" if credentials.origin else "")
 
     def refused(self) -> str:
         """Say what a 401 means, with whose credentials."""

@@ -13,7 +13,6 @@ import hashlib
 import json
 import platform as machine
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +40,6 @@ IMAGES = frozenset({DOCKER_MANIFEST, OCI_MANIFEST})
 CONFIGS = frozenset({DOCKER_CONFIG, OCI_CONFIG})
 #: The media type of a layer compressed by gzip, by that of the manifest.
 GZIP_LAYERS = {DOCKER_MANIFEST: f"{DOCKER_LAYER}.gzip", OCI_MANIFEST: f"{OCI_LAYER}+gzip"}
-#: More layers than any runtime takes; Docker's own limit is 127.
-MOST_LAYERS = 1000
 LONGEST_CONFIG = 8 << 20
 _LARGEST_SIZE = 1 << 62
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
@@ -62,16 +59,6 @@ _ARCHITECTURES = {
 # ---- digests and media types
 
 
-def is_digest(value: object) -> bool:
-    """Tell whether something is a digest that can be verified."""
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
-
-
-def encode_config(config: Mapping[str, Any]) -> bytes:
-    """Return the bytes of an image's configuration; their digest is the image's id."""
-    return json.dumps(config, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
-
-
 def digest_of(content: bytes) -> str:
     """Return the ``sha256:`` digest."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -83,16 +70,9 @@ def hasher(digest: str) -> _Hash:
     Raises:
         RegistryError: the digest is of another kind than can be verified.
     """
-    if not is_digest(digest):
+    if not _DIGEST.fullmatch(digest):
         raise RegistryError(f"{digest[:150]!r} is not a digest that can be verified (sha256 or sha512)")
     return hashlib.new(digest.partition(":")[0])
-
-
-def matches(content: bytes, digest: str) -> bool:
-    """Tell whether content has a digest."""
-    value = hasher(digest)
-    value.update(content)
-    return value.hexdigest() == digest.partition(":")[2]
 
 
 def is_foreign(media_type: str) -> bool:
@@ -118,79 +98,62 @@ def parse_object(body: bytes, what: str) -> dict[str, Any]:
     return value
 
 
-def check_manifest(document: dict[str, Any], what: str) -> None:
-    """Check the manifest of one image.
+def _text_problem(value: object) -> str:
+    return "" if isinstance(value, str | None) else "not text"
+
+
+def _texts_problem(value: object) -> str:
+    is_right = isinstance(value, dict) and not any(map(_text_problem, value.values()))
+    return "" if is_right else "not an object of texts"
+
+
+def _digest_problem(value: object) -> str:
+    is_right = isinstance(value, str) and _DIGEST.fullmatch(value)
+    return "" if is_right else "not a digest of sha256 or sha512"
+
+
+def _size_problem(value: object) -> str:
+    return "" if type(value) is int and 0 <= value <= _LARGEST_SIZE else "not a number of bytes"
+
+
+# The shapes of documents: a function for a value, a list of one shape for a list, a dictionary of shapes for
+# an object, in which members with a question mark may be missing or empty.
+_DESCRIPTOR = {"digest": _digest_problem, "size": _size_problem, "mediaType": _text_problem}
+_PLATFORM = {"os": _text_problem, "architecture": _text_problem, "variant": _text_problem}
+MANIFEST = {"config": _DESCRIPTOR, "layers": [_DESCRIPTOR], "annotations?": _texts_problem}
+INDEX = {"manifests": [{**_DESCRIPTOR, "platform?": _PLATFORM}]}
+CONFIG = {
+    **_PLATFORM,
+    "rootfs": {"diff_ids": [_digest_problem]},
+    "config?": {"WorkingDir": _text_problem, "User": _text_problem, "Labels?": _texts_problem},
+    "history?": [{}],
+}
+
+
+def check(value: Any, shape: Any, what: str, where: str = "") -> None:
+    """Check that a document has a shape: ``MANIFEST``, ``INDEX`` or ``CONFIG``.
 
     Raises:
-        RegistryError: a member is missing, or has the wrong type.
+        RegistryError: something is missing, or has the wrong type.
     """
-    _check_descriptor(document.get("config"), f"{what}: config")
-    layers = _list(document, "layers", what)
-    if len(layers) > MOST_LAYERS:
-        raise _damaged(f"{what}: layers", f"{len(layers)} of them, more than {MOST_LAYERS}")
-    for number, layer in enumerate(layers):
-        _check_descriptor(layer, f"{what}: layers[{number}]")
-    _check_texts(document.get("annotations") or {}, None, f"{what}: annotations")
-
-
-def _check_index(document: dict[str, Any], what: str) -> None:
-    """Check a list of manifests for several platforms."""
-    for number, entry in enumerate(_list(document, "manifests", what)):
-        where = f"manifests[{number}]"
-        _check_descriptor(entry, f"{what}: {where}")
-        platform = entry.get("platform")
-        if platform is not None:
-            _check_texts(platform, ("os", "architecture", "variant"), f"{what}: {where}.platform")
-
-
-def _check_config(document: dict[str, Any], what: str) -> None:
-    rootfs = document.get("rootfs")
-    if not isinstance(rootfs, dict):
-        raise _damaged(f"{what}: rootfs", "not an object")
-    for number, digest in enumerate(_list(rootfs, "diff_ids", f"{what}: rootfs")):
-        if not is_digest(digest):
-            raise _damaged(f"{what}: rootfs.diff_ids[{number}]", "not a digest")
-    _check_texts(document, ("os", "architecture", "variant"), what)
-    inner = document.get("config") or {}
-    _check_texts(inner, ("WorkingDir", "User"), f"{what}: config")
-    _check_texts(inner.get("Labels") or {}, None, f"{what}: config.Labels")
-    for number, step in enumerate(_list(document, "history", what) if document.get("history") else ()):
-        if not isinstance(step, dict):
-            raise _damaged(f"{what}: history[{number}]", "not an object")
-
-
-def _list(document: dict[str, Any], key: str, what: str) -> list[Any]:
-    value = document.get(key)
-    if not isinstance(value, list):
-        raise _damaged(f"{what}: {key}", "not a list")
-    return value
-
-
-def _check_descriptor(value: Any, where: str) -> None:
-    if not isinstance(value, dict):
-        raise _damaged(where, "not an object")
-    if not is_digest(value.get("digest")):
-        raise _damaged(f"{where}.digest", "not a digest of sha256 or sha512")
-    size = value.get("size")
-    if type(size) is not int or not 0 <= size <= _LARGEST_SIZE:
-        raise _damaged(f"{where}.size", "not a number of bytes")
-    _check_texts(value, ("mediaType",), where)
-
-
-def _check_texts(value: Any, names: tuple[str, ...] | None, where: str) -> None:
-    """Check that members of an object are text or absent: those that are named, or all."""
-    if not isinstance(value, dict):
-        raise _damaged(where, "not an object")
-    for name in value if names is None else names:
-        if not isinstance(value.get(name), str | None):
-            raise _damaged(f"{where}.{name}"[:200], "not text")
-
-
-def _damaged(where: str, problem: str) -> RegistryError:
-    return RegistryError(
-        f"{where} is {problem}",
-        hint="The image is damaged in its registry, or the registry is broken. Push the image again.",
-    )
+    problem = ""
+    if callable(shape):
+        problem = shape(value)
+    elif not isinstance(value, type(shape)):
+        problem = "not an object" if isinstance(shape, dict) else "not a list"
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            check(item, shape[0], what, f"{where}[{number}]")
+    else:
+        for key, inner in shape.items():
+            name = key.removesuffix("?")
+            if name == key or value.get(name):
+                check(value.get(name), inner, what, f"{where}.{name}".lstrip("."))
+    if problem:
+        raise RegistryError(
+            f"{what}: {where} is {problem}",
+            hint="The image is damaged in its registry, or the registry is broken. Push the image again.",
+        )
 
 
 # ---- images
@@ -237,7 +200,7 @@ def platforms_of(client: RegistryClient, reference: Reference) -> list[str]:
     document = parse_object(top.body, what) if top is not None else {}
     if top is None or _kind(top, document) not in LISTS:
         return [read_image(client, reference).platform]
-    _check_index(document, what)
+    check(document, INDEX, what)
     platforms = [_platform_of(entry.get("platform") or {}) for entry in document["manifests"]]
     return [platform for platform in platforms if not platform.startswith("unknown")]
 
@@ -261,20 +224,21 @@ def read_image(client: RegistryClient, reference: Reference, platform: str | Non
             f"there is no image {reference} in its registry",
             hint="Check the name and the tag, and that the image was pushed.",
         )
-    found, document = top, parse_object(top.body, what)
-    kind = top_kind = _kind(top, document)
-    if kind in LISTS:
-        _check_index(document, what)
-        entry = _choose(document, platform or own_platform(), reference)
-        chosen = client.manifest(reference.repository, entry)
+    document = parse_object(top.body, what)
+    digest, kind = top.digest, _kind(top, document)
+    is_list = kind in LISTS
+    if is_list:
+        check(document, INDEX, what)
+        digest = _choose(document, platform or own_platform(), reference)
+        chosen = client.manifest(reference.repository, digest)
         if chosen is None:
             raise RegistryError(
-                f"the image {reference} is damaged: its registry has no manifest {entry}", status=404
+                f"the image {reference} is damaged: its registry has no manifest {digest}", status=404
             )
-        found, document = chosen, parse_object(chosen.body, what)
+        document = parse_object(chosen.body, what)
         kind = _kind(chosen, document)
     if kind in IMAGES:
-        check_manifest(document, what)
+        check(document, MANIFEST, what)
     if kind not in IMAGES or document["config"].get("mediaType") not in CONFIGS:
         raise ConfigError(
             f"{reference} is not an image that others can be built on ({_description(kind, document)})",
@@ -282,9 +246,9 @@ def read_image(client: RegistryClient, reference: Reference, platform: str | Non
         )
     config = read_config(client, reference, document)
     has = _platform_of(config)
-    if platform is not None and kind == top_kind and not _fits(has, platform):
+    if platform is not None and not is_list and not _fits(has, platform):
         raise ConfigError(f"the image {reference} is for {has}, not for {platform}")
-    return RegistryImage(reference, found.digest, kind, document, config, has, top.digest)
+    return RegistryImage(reference, digest, kind, document, config, has, top.digest)
 
 
 def read_config(client: RegistryClient, reference: Reference, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -292,7 +256,7 @@ def read_config(client: RegistryClient, reference: Reference, manifest: dict[str
     what = f"the configuration of {reference}"
     digest = manifest["config"]["digest"]
     value = parse_object(client.read_blob(reference.repository, digest, LONGEST_CONFIG), what)
-    _check_config(value, what)
+    check(value, CONFIG, what)
     return value
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shunter.docker.image_reference import Reference
@@ -15,7 +16,6 @@ from shunter.image_registry.image_manifest import (
     OCI_MANIFEST,
     RegistryImage,
     digest_of,
-    encode_config,
     is_foreign,
 )
 from shunter.parallel import for_all
@@ -79,36 +79,29 @@ def push_layers(
             f"the image {base} would be replaced by the one that is built on it",
             hint="Give the new one another repository, or another tag.",
         )
-    _check(image, layers, config)
+    if len(image.config["rootfs"]["diff_ids"]) != len(image.manifest["layers"]):
+        raise ConfigError(
+            f"the image {base} is damaged: its configuration and its manifest do not have the same number"
+            " of layers"
+        )
     progress.step(f"pushing to {target.name}")
     mount_from = base.repository if source is destination and base.repository != target.repository else ""
-    blobs: list[LayerFile | dict[str, Any]] = [*layers]
+    put = partial(destination.upload_blob, target.repository)
+    uploads: list[Callable[[], object]] = [
+        partial(put, layer.path, layer.digest, layer.size, progress, label="workspace") for layer in layers
+    ]
     if source is not destination or mount_from:  # the target has not got the base
         own = [layer for layer in image.manifest["layers"] if not is_foreign(str(layer.get("mediaType")))]
-        blobs += {layer["digest"]: layer for layer in own}.values()
-
-    def send(blob: LayerFile | dict[str, Any]) -> None:
-        if isinstance(blob, LayerFile):
-            destination.upload_blob(
-                target.repository, blob.path, blob.digest, blob.size, progress, label="workspace"
-            )
-            return
-        digest = blob["digest"]
-        destination.upload_blob(
-            target.repository,
-            lambda: source.open_blob(base.repository, digest),
-            digest,
-            blob["size"],
-            progress,
-            mount_from=mount_from,
-        )
+        for digest, size in {layer["digest"]: layer["size"] for layer in own}.items():
+            blob = partial(source.open_blob, base.repository, digest)
+            uploads.append(partial(put, blob, digest, size, progress, mount_from=mount_from))
 
     def abort() -> None:
         source.abort()
         destination.abort()
 
-    for_all(send, blobs, workers=THREADS, on_failure=abort)
-    body = encode_config(config)
+    for_all(lambda upload: upload(), uploads, workers=THREADS, on_failure=abort)
+    body = json.dumps(config, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
     destination.upload_blob(target.repository, body, digest_of(body), len(body))
     manifest = _manifest(image, layers, body)
     digest = digest_of(manifest)
@@ -138,15 +131,3 @@ def _manifest(image: RegistryImage, layers: Sequence[LayerFile], config: bytes) 
             BASE_DIGEST: image.selected_digest,
         }
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _check(image: RegistryImage, layers: Sequence[LayerFile], config: dict[str, Any]) -> None:
-    """Refuse an image with unequal numbers of layers in configuration and manifest: no runtime starts it."""
-    wanted = [*image.config["rootfs"]["diff_ids"], *(layer.diff_id for layer in layers)]
-    if config.get("rootfs", {}).get("diff_ids") != wanted:
-        raise ValueError("the configuration does not have exactly the new layers on top of the base's")
-    if len(wanted) != len(image.manifest["layers"]) + len(layers):
-        raise ConfigError(
-            f"the image {image.reference} is damaged: its configuration and its manifest do not have"
-            " the same number of layers"
-        )

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 #: Longest answer that is read as a whole, in bytes; manifests and configurations are far smaller.
 LONGEST_DOCUMENT = 16 << 20
-
 #: Answers after which the same request may succeed a little later.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 #: What a registry may say along with a 500 that no waiting will change.
@@ -36,7 +35,7 @@ FINAL_CODES = frozenset(
         "UNSUPPORTED",
     }
 )
-_FULL_DISK = "no space left"
+FULL_DISK = "no space left"
 
 
 class RegistryError(BackendError):
@@ -66,14 +65,11 @@ class CancelledError(RegistryError):
 class Trouble(Exception):
     """Something failed that is worth another try. Never leaves this package."""
 
-    def __init__(
-        self, problem: str, *, retry_after: float = 0.0, status: int = 0, cause: Exception | None = None
-    ) -> None:
+    def __init__(self, problem: str, *, retry_after: float = 0.0, status: int = 0) -> None:
         super().__init__(problem)
         self.problem = problem
         self.retry_after = retry_after
         self.status = status
-        self.cause = cause
 
 
 class Purpose(NamedTuple):
@@ -104,15 +100,14 @@ def read_document(answer: Response) -> bytes:
         RegistryError: it is longer than any document.
         OSError: the connection broke.
     """
-    parts, size = [], 0
+    body = bytearray()
     with answer:
         while part := answer.read1():
-            parts.append(part)
-            size += len(part)
-            if size > LONGEST_DOCUMENT:
+            body += part
+            if len(body) > LONGEST_DOCUMENT:
                 place = answer.url.partition("?")[0]  # what follows may be a signature
                 raise RegistryError(f"{place} sent a document of more than {LONGEST_DOCUMENT >> 20} MiB")
-    return b"".join(parts)
+    return bytes(body)
 
 
 def codes_and_words(body: bytes) -> tuple[set[str], str]:
@@ -128,126 +123,89 @@ def codes_and_words(body: bytes) -> tuple[set[str], str]:
     words = []
     for entry in entries:
         word = str(entry.get("message") or entry.get("code") or "")
-        if _FULL_DISK in str(entry.get("detail")).lower():
-            word += f" ({_FULL_DISK} on device)"
+        if FULL_DISK in str(entry.get("detail")).lower():
+            word += f" ({FULL_DISK} on device)"
         words.append(word)
     said = clean(redact_text("; ".join(filter(None, words))))
     return {str(entry.get("code", "")) for entry in entries}, said[:300]
 
 
-def refusal(purpose: Purpose, status: int, body: bytes, auth: Authorizer) -> RegistryError:
-    """Return the error for an answer that will not change."""
+def refusal(
+    purpose: Purpose, status: int, body: bytes, auth: Authorizer, *, is_denied: bool = False
+) -> RegistryError:
+    """Return the error for an answer that will not change; ``is_denied``: our login was accepted."""
     codes, said = codes_and_words(body)
     words = f": {said}" if said else ""
-    if status == 401:
+    if status == 401 and not is_denied:
         return RegistryAuthError(f"cannot {purpose}: {auth.refused()}", hint=auth.login_hint(), status=401)
-    if status == 403 or "DENIED" in codes:
-        return denied(purpose, status, auth, words)
+    if status in (401, 403) or "DENIED" in codes:
+        what = f"the registry does not let {auth.who()} do it{words}"
+        return RegistryAuthError(f"cannot {purpose}: {what}", hint=_permission(purpose, auth), status=status)
+    what, hint = f"the registry answered {status}{words}", ""
     if "NAME_UNKNOWN" in codes or (status == 404 and purpose.verb == "push"):
-        return _no_repository(purpose, status, words)
-    if status == 413:
-        return RegistryError(
-            f"cannot {purpose}: it accepts no request of this size (413)",
-            hint="A proxy in front of the registry limits the size; nginx calls it client_max_body_size.",
-            status=status,
+        what, hint = (
+            f"there is no such repository{words}",
+            "Create the repository first, or correct its name.",
         )
-    if status == 405 or "UNSUPPORTED" in codes:
-        return RegistryError(
-            f"cannot {purpose}: the registry does not support it{words}",
-            hint="It may be a read-only mirror; push to another registry.",
-            status=status,
-        )
-    if status == 507 or _FULL_DISK in said:
-        return full_disk(purpose, status, words)
-    return RegistryError(f"cannot {purpose}: the registry answered {status}{words}", status=status)
+        if ecr := EcrHost.parse(purpose.registry):
+            hint = (
+                f"Create it: aws {'ecr-public' if ecr.is_public else 'ecr'} create-repository"
+                f" --region {ecr.region} --repository-name {purpose.repository}"
+            )
+    elif status == 413:
+        what = "it accepts no request of this size (413)"
+        hint = "A proxy in front of the registry limits the size; nginx calls it client_max_body_size."
+    elif status == 405 or "UNSUPPORTED" in codes:
+        what = f"the registry does not support it{words}"
+        hint = "It may be a read-only mirror; push to another registry."
+    elif status == 507 or FULL_DISK in said:
+        what = f"the registry has no space left{words}"
+        hint = "Free space in the registry's storage, or push to another registry."
+    return RegistryError(f"cannot {purpose}: {what}", hint=hint, status=status)
 
 
-def full_disk(purpose: Purpose, status: int, words: str) -> RegistryError:
-    """Return the error for a registry that has no room."""
-    return RegistryError(
-        f"cannot {purpose}: the registry has no space left{words}",
-        hint="Free space in the registry's storage, or push to another registry.",
-        status=status,
-    )
-
-
-def denied(purpose: Purpose, status: int, auth: Authorizer, words: str = "") -> RegistryAuthError:
-    """Return the error for a registry that accepts our login, but does not permit this."""
-    credentials = auth.credentials
-    if credentials is None:
-        who = "those who are not logged in"
-        hint = f"{auth.login_hint()}. Or correct the name: registries often say this of missing images."
-    else:
-        who = f"the user {credentials.username!r}" if credentials.username else "the owner of the token"
-        who += f" (from {credentials.origin})" if credentials.origin else ""
-        hint = f"Ask for the permission to {purpose.verb}, or use another account. {auth.login_hint()}"
-        if EcrHost.parse(purpose.registry):
-            hint = _ecr_permissions(purpose.verb)
-    return RegistryAuthError(
-        f"cannot {purpose}: the registry does not let {who} do it{words}", hint=hint, status=status
-    )
-
-
-def _ecr_permissions(verb: str) -> str:
-    pull = "ecr:BatchGetImage, ecr:GetDownloadUrlForLayer, ecr:BatchCheckLayerAvailability"
-    push = "ecr:InitiateLayerUpload, ecr:UploadLayerPart, ecr:CompleteLayerUpload, ecr:PutImage"
-    return f"The AWS user needs {pull}" + (f", {push}." if verb == "push" else ".")
-
-
-def _no_repository(purpose: Purpose, status: int, words: str) -> RegistryError:
-    ecr = EcrHost.parse(purpose.registry)
-    hint = "Create the repository first, or correct its name."
-    if ecr is not None:
-        service = "ecr-public" if ecr.is_public else "ecr"
-        hint = (
-            f"Create it: aws {service} create-repository --region {ecr.region}"
-            f" --repository-name {purpose.repository}"
-        )
-    return RegistryError(f"cannot {purpose}: there is no such repository{words}", hint=hint, status=status)
+def _permission(purpose: Purpose, auth: Authorizer) -> str:
+    """Say how to get the permission for something."""
+    if auth.credentials is None:
+        return f"{auth.login_hint()}. Or correct the name: registries often say this of missing images."
+    if EcrHost.parse(purpose.registry):
+        pull = "ecr:BatchGetImage, ecr:GetDownloadUrlForLayer, ecr:BatchCheckLayerAvailability"
+        push = "ecr:InitiateLayerUpload, ecr:UploadLayerPart, ecr:CompleteLayerUpload, ecr:PutImage"
+        return f"The AWS user needs {pull}" + (f", {push}." if purpose.verb == "push" else ".")
+    return f"Ask for the permission to {purpose.verb}, or use another account. {auth.login_hint()}"
 
 
 def unavailable(purpose: Purpose, trouble: Trouble, seconds: float) -> RegistryUnavailableError:
     """Return the error for a registry that could not be reached, or kept failing."""
     tried = f" (tried for {seconds:.0f} seconds)" if seconds >= 1 else ""
-    hint = f"Check that the registry is up and can be reached: curl -I {_probe_url(purpose)}"
+    scheme = "http" if is_loopback(purpose.registry) else "https"
+    url = f"{scheme}://{api_host(purpose.registry)}/v2/"
+    hint = f"Check that the registry is up and can be reached: curl -I {url}"
     if trouble.status == 429:
         hint = "It limits the number of requests: wait, or log in, which often raises the limit."
-    error = RegistryUnavailableError(
+    return RegistryUnavailableError(
         f"cannot {purpose}: {trouble.problem}{tried}", hint=hint, status=trouble.status
     )
-    error.__cause__ = trouble.cause
-    return error
 
 
-def connection_trouble(error: Exception, purpose: Purpose, *, insecure: bool) -> Exception:
+def connection_trouble(error: OSError, purpose: Purpose, *, insecure: bool = False) -> Exception:
     """Return what to raise when there was no answer: `Trouble`, or an error if trying again cannot help."""
     registry = purpose.registry
+    no_host = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
     if isinstance(error, ssl.SSLCertVerificationError):
-        return RegistryUnavailableError(
-            f"cannot {purpose}: its certificate is not trusted: {error.verify_message}",
-            hint=f"Put its authority's certificate into /etc/docker/certs.d/{registry}/ca.crt,"
-            " or name a file with it in SSL_CERT_FILE.",
+        what = f"its certificate is not trusted: {error.verify_message}"
+        hint = (
+            f"Put its authority's certificate into /etc/docker/certs.d/{registry}/ca.crt,"
+            " or name a file with it in SSL_CERT_FILE."
         )
-    if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-        return RegistryUnavailableError(
-            f"cannot {purpose}: the TLS connection failed: {error.reason or error}",
-            hint="" if insecure else f"If it speaks http only: export SHUNTER_INSECURE_REGISTRIES={registry}",
-        )
-    if isinstance(error, socket.gaierror):
-        if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)):
-            return RegistryUnavailableError(
-                f"cannot {purpose}: there is no host of this name", hint="Check the name of the registry."
-            )
-        return Trouble(f"its name cannot be resolved ({error.strerror})", cause=error)
-    if isinstance(error, TimeoutError):
-        return Trouble("no answer in time", cause=error)
-    if isinstance(error, ConnectionRefusedError):
-        return Trouble("connection refused", cause=error)
-    if isinstance(error, OSError) and error.strerror:
-        return Trouble(f"the connection failed: {error.strerror}", cause=error)
-    return Trouble(f"the connection broke: {str(error) or type(error).__name__}", cause=error)
-
-
-def _probe_url(purpose: Purpose) -> str:
-    scheme = "http" if is_loopback(purpose.registry) else "https"
-    return f"{scheme}://{api_host(purpose.registry)}/v2/"
+    elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        what = f"the TLS connection failed: {error.reason or error}"
+        hint = "" if insecure else f"If it speaks http only: export SHUNTER_INSECURE_REGISTRIES={registry}"
+    elif isinstance(error, socket.gaierror) and error.errno in no_host:
+        what, hint = "there is no host of this name", "Check the name of the registry."
+    elif isinstance(error, TimeoutError):
+        return Trouble("no answer in time")
+    else:
+        reason = error.strerror or str(error) or type(error).__name__
+        return Trouble(reason[:1].lower() + reason[1:])
+    return RegistryUnavailableError(f"cannot {purpose}: {what}", hint=hint)

@@ -1,7 +1,7 @@
 """The operating system: processes, file events, files, the network, users. Nothing here knows about jobs."""
 
 from shunter.system.file_events import open_file_events
-from shunter.system.files import has_writer, is_pipe_path, memory_directory, reserve_space, share_blocks
+from shunter.system.files import has_writer, is_pipe_path, memory_directory, reserve_space
 from shunter.system.kernel_calls import (
     become_subreaper,
     die_with_parent,
@@ -48,7 +48,6 @@ __all__ = [
     "reserve_space",
     "routes",
     "set_title",
-    "share_blocks",
     "signal_process",
     "start_of",
     "user_of_peer",

@@ -10,8 +10,6 @@ import sys
 from shunter.system.platform_choice import IS_LINUX
 
 _ZEROS = bytes(1 << 20)
-#: ioctl FICLONE of linux/fs.h: the new file shares its blocks with the old one until either is written to.
-_FICLONE = 0x40049409
 
 
 def reserve_space(fd: int, size: int) -> None:
@@ -21,17 +19,6 @@ def reserve_space(fd: int, size: int) -> None:
         return
     while size > 0:
         size -= os.write(fd, _ZEROS[:size])
-
-
-def share_blocks(source: int, target: int) -> None:
-    """Let an empty file share the content of another one until either is written to.
-
-    Raises:
-        OSError: the file system cannot do that.
-    """
-    if not IS_LINUX:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-    fcntl.ioctl(target, _FICLONE, source)
 
 
 def has_writer(path: str) -> bool:

@@ -3,15 +3,14 @@
 ::
 
     STATE/workspaces/
-        blobs/AA/DIGEST.MODE        a file's content, with the mode it has in workspaces (octal)
+        blobs/AA/DIGEST             a file's content
         manifests/FINGERPRINT.json.z
-        index/                      digests of files that have not changed (`hashing`)
+        index/                      digests of files that have not changed (`file_digests`)
         views/ID/                   the working directory of one local job (`directory_shipment`)
         lock                        shared by users of the store, exclusive during cleanup
 
 Every file is written next to its final path and then renamed, so that nothing incomplete is ever used. A blob
-has one fixed modification time: a job that writes into it, through a hard link in its working directory,
-changes that time, and the blob is not used again.
+has one fixed modification time: if something writes into it, it is not used again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from shunter import system
 from shunter.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
 from shunter.paths import make_private_dir, remove_tree, state_dir, state_error
 from shunter.progress import Progress
@@ -45,13 +43,9 @@ LARGEST_SOURCE = 256 * 1024
 MOST_SOURCES = 20 * 1024 * 1024
 #: Modification time of stored and of shared files: 2001-09-09, 01:46:40 UTC.
 BLOB_TIME_NS = 1_000_000_000 * 1_000_000_000
-#: Smaller files are copied: a link costs as much, and a job could write into it.
-SMALLEST_LINK = 64 * 1024
 _PIECE = 1 << 20
-_NO_CLONE = frozenset(
-    {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
-)
-_NO_LINK = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.EACCES})
+#: Why the kernel may not copy from one file to another by itself.
+_NO_COPY = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY})
 _NUMBERS = itertools.count(time.time_ns())
 _FULL = "Free space, run `shunter gc --yes`, or set SHUNTER_HOME to a directory that has room."
 
@@ -78,16 +72,16 @@ class Store:
         try:
             os.utime(path)
         except OSError:
-            self._write(path, zlib.compress(manifest.dumps(), 1))
+            self._put(path, [zlib.compress(manifest.dumps(), 1)])
 
     def manifest(self, fingerprint: str) -> Manifest | None:
         """Return a manifest by its fingerprint; None if it is not kept, or damaged."""
         try:
             with open(self._manifest_path(fingerprint), "rb") as file:
-                found = Manifest.loads(zlib.decompress(file.read()))
+                manifest = Manifest.loads(zlib.decompress(file.read()))
         except (OSError, ValueError, zlib.error):
             return None
-        return found if found.fingerprint == fingerprint else None
+        return manifest if manifest.fingerprint == fingerprint else None
 
     def find(self, beginning: str) -> Manifest:
         """Return the manifest whose fingerprint begins with these digits.
@@ -95,15 +89,15 @@ class Store:
         Raises:
             WorkspaceError: none does, or several do.
         """
-        known = [name for name in self.fingerprints() if name.startswith(beginning)]
-        found = self.manifest(known[0]) if len(known) == 1 else None
-        if found is not None:
-            return found
-        if len(known) > 1:
+        names = [name for name in self.fingerprints() if name.startswith(beginning)]
+        if len(names) > 1:
             raise WorkspaceError(
-                f"{len(known)} workspaces begin with @{beginning}",
+                f"{len(names)} workspaces begin with @{beginning}",
                 hint="Give more digits of the fingerprint.",
             )
+        manifest = self.manifest(names[0]) if names else None
+        if manifest is not None:
+            return manifest
         raise WorkspaceError(
             f"the workspace @{beginning} is not kept on this machine",
             hint="It was never here, or `shunter gc` removed it. Submit from a directory: --workspace DIR",
@@ -111,18 +105,16 @@ class Store:
 
     def fingerprints(self) -> list[str]:
         """Return the fingerprints of all manifests that are kept, sorted."""
-        return sorted(name.partition(".")[0] for name in _names(os.path.join(self.root, "manifests")))
+        names = _listed(os.path.join(self.root, "manifests"))
+        return sorted(name.partition(".")[0] for name in names if not name.startswith("."))
 
     # ---- content
 
-    def add(
-        self, snapshot: Snapshot, entries: Iterable[Entry] | None = None, progress: Progress | None = None
-    ) -> int:
+    def add(self, snapshot: Snapshot, progress: Progress | None = None) -> int:
         """Keep the content of a snapshot, and its manifest. What is there already is not read again.
 
         Args:
             snapshot: the workspace.
-            entries: only these of its entries; all by default.
             progress: receives the bytes that are copied.
 
         Returns:
@@ -132,16 +124,15 @@ class Store:
             WorkspaceChangedError: a file no longer has the content that was hashed.
             StateStoreError: the disk is full, or the directory cannot be written.
         """
-        wanted = snapshot.manifest.entries if entries is None else entries
         with self._locked():
             self.put_manifest(snapshot.manifest)
-            # by path, so that of two files with the same content one is copied
-            missing = {self.blob_path(e): e for e in wanted if e.kind == "file" and not self._is_sound(e)}
+            # by digest, so that of two files with the same content one is copied
+            missing = {entry.digest: entry for entry in snapshot.manifest.entries if self._lacks(entry)}
             total, added = sum(entry.size for entry in missing.values()), 0
             if missing and progress is not None:
                 progress.step("copying the workspace")
             for entry in missing.values():
-                self._add_blob(snapshot, entry)
+                self._put(self.blob_path(entry), snapshot.read(entry), BLOB_TIME_NS)
                 added += entry.size
                 if progress is not None:
                     progress.advance("workspace", added, total)
@@ -149,7 +140,7 @@ class Store:
 
     def has_all(self, manifest: Manifest) -> bool:
         """Tell whether the content of every file is stored and unchanged."""
-        return all(self._is_sound(entry) for entry in manifest.entries if entry.kind == "file")
+        return not any(map(self._lacks, manifest.entries))
 
     def keep_sources(self, snapshot: Snapshot) -> None:
         """Keep the manifest of a workspace that is shipped elsewhere, and its small files for comparisons.
@@ -165,24 +156,22 @@ class Store:
                 left -= entry.size
                 if left < 0:
                     return
-                if not self._is_sound(entry):
+                if self._lacks(entry):
                     with contextlib.suppress(WorkspaceChangedError):
-                        self._add_blob(snapshot, entry)
+                        self._put(self.blob_path(entry), snapshot.read(entry), BLOB_TIME_NS)
 
     def read_blob(self, digest: str) -> bytes | None:
         """Return the content that has this digest; None if it is not kept, or has been damaged."""
-        directory = os.path.join(self.root, "blobs", digest[:2])
-        for name in _names(directory):
-            if name.startswith(f"{digest}."):
-                with contextlib.suppress(OSError), open(os.path.join(directory, name), "rb") as file:
-                    data = file.read()
-                    if hashlib.sha256(data).hexdigest() == digest:
-                        return data
-        return None
+        try:
+            with open(self._blob_path(digest), "rb") as file:
+                data = file.read()
+        except OSError:
+            return None
+        return data if hashlib.sha256(data).hexdigest() == digest else None
 
     def blob_path(self, entry: Entry) -> str:
-        """Return where the content of a file entry is kept, with its mode."""
-        return os.path.join(self.root, "blobs", entry.digest[:2], f"{entry.digest}.{entry.mode:o}")
+        """Return where the content of a file entry is kept."""
+        return self._blob_path(entry.digest)
 
     def require(self, entry: Entry) -> str:
         """Return the path of a file entry's content.
@@ -190,24 +179,21 @@ class Store:
         Raises:
             StateStoreError: it is missing, or something wrote into it.
         """
-        if not self._is_sound(entry):
+        if self._lacks(entry):
             raise StateStoreError(
                 f"the stored content of {entry.path} is missing or was changed: {self.blob_path(entry)}",
                 hint="Submit from the directory again, which repairs the store.",
             )
         return self.blob_path(entry)
 
-    def materialize(self, manifest: Manifest, directory: str, *, private: bool = False) -> None:
+    def materialize(self, manifest: Manifest, directory: str) -> None:
         """Make a directory with the content of a workspace. It is there whole, or not at all.
 
-        Content is shared with the store where the file system can do that: by reflink, otherwise by hard
-        link for files of 64 KiB and more.
+        Its files share blocks with the store where the file system can do that.
 
         Args:
             manifest: whose content `add` has kept.
             directory: must not exist; the directory above it is made.
-            private: whether a job will write into it, so that only files that nobody may write to are
-                hard-linked.
 
         Raises:
             StateStoreError: the disk is full, content is missing or was damaged, or the directory exists.
@@ -220,8 +206,7 @@ class Store:
                 )
             try:
                 os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
-                os.mkdir(partial, 0o700)
-                _TreeBuilder(self, partial, private=private).build(manifest)
+                self._make_tree(manifest, partial)
                 os.rename(partial, directory)
             except BaseException as error:
                 with contextlib.suppress(OSError):
@@ -232,27 +217,41 @@ class Store:
                     raise StateStoreError(f"the directory {directory} exists already") from error
                 raise _store_error("make the directory", directory, error) from error
 
+    def _make_tree(self, manifest: Manifest, root: str) -> None:
+        os.mkdir(root, 0o700)
+        directories = []
+        for entry in manifest.entries:  # sorted, so that a directory comes before what is in it
+            path = f"{root}/{entry.path}"
+            if entry.kind == "dir":
+                os.mkdir(path, 0o700)
+                directories.append((path, entry.mode))
+            elif entry.kind == "link":
+                os.symlink(entry.target, path)
+            else:
+                _copy(self.require(entry), path)
+                os.chmod(path, entry.mode)
+                os.utime(path, ns=(BLOB_TIME_NS, BLOB_TIME_NS))  # so that it shows when a job writes into it
+        for path, mode in reversed(directories):
+            os.chmod(path, mode)
+
     # ---- cleaning up
 
-    def garbage(self, keep_fingerprints: Iterable[str], older_than: float = SPARED_SECONDS) -> list[str]:
-        """Return the fingerprints that `collect` would remove."""
-        keep, now = set(keep_fingerprints), time.time()
-        return [
-            fingerprint
-            for fingerprint in self.fingerprints()
-            if fingerprint not in keep
-            and _age(self._manifest_path(fingerprint), now) >= max(older_than, SPARED_SECONDS)
-        ]
-
-    def collect(
-        self, keep_fingerprints: Iterable[str], older_than: float = 0.0, *, spared: float = SPARED_SECONDS
-    ) -> int:
-        """Remove workspaces that nobody needs, and what interrupted processes have left behind.
+    def garbage(self, keep_fingerprints: Iterable[str], older_than: float = 0.0) -> list[str]:
+        """Return the fingerprints of workspaces that nobody needs.
 
         Args:
             keep_fingerprints: of workspaces that are needed.
-            older_than: others are kept, too, if they were used within this many seconds.
-            spared: nothing that is younger than this, in seconds, is removed.
+            older_than: others are kept, too, if they were used within this many seconds, or the last hour.
+        """
+        keep, limit = set(keep_fingerprints), time.time() - max(older_than, SPARED_SECONDS)
+        return [
+            fingerprint
+            for fingerprint in self.fingerprints()
+            if fingerprint not in keep and _is_older(self._manifest_path(fingerprint), limit)
+        ]
+
+    def collect(self, keep_fingerprints: Iterable[str], older_than: float = 0.0) -> int:
+        """Remove `garbage`, and what interrupted processes have left behind.
 
         Returns:
             How many bytes that frees.
@@ -263,72 +262,54 @@ class Store:
         if not os.path.isdir(self.root):
             return 0
         with self._locked(alone=True):
-            return self._collect(set(keep_fingerprints), max(older_than, spared), spared)
-
-    def _collect(self, keep: set[str], older_than: float, spared: float) -> int:
-        now = time.time()
-        paths = [self._manifest_path(name) for name in self.fingerprints() if name not in keep]
-        freed = sum(_remove(path) for path in paths if _age(path, now) >= older_than)
-        files: set[str] = set()
-        for fingerprint in self.fingerprints():
-            manifest = self.manifest(fingerprint)
-            for entry in manifest.entries if manifest is not None else ():
-                if entry.kind == "file":
-                    files.add(os.path.basename(self.blob_path(entry)))
-        for folder, wanted in (("blobs", files), ("manifests", None)):
-            for path in _files(os.path.join(self.root, folder)):
-                name = os.path.basename(path)
-                needed = not name.startswith(".") if wanted is None else name in wanted
-                if not needed and _age(path, now, by_change=True) >= spared:
+            garbage = self.garbage(keep_fingerprints, older_than)
+            freed = sum(_remove(self._manifest_path(fingerprint)) for fingerprint in garbage)
+            manifests = filter(None, map(self.manifest, self.fingerprints()))
+            digests = {entry.digest for manifest in manifests for entry in manifest.entries}
+            limit = time.time() - SPARED_SECONDS
+            for path in _files(os.path.join(self.root, "blobs")):
+                if os.path.basename(path) not in digests and _is_older(path, limit):
                     freed += _remove(path)
-        # working directories whose making was interrupted
-        views = os.path.join(self.root, "views")
-        for name in os.listdir(views) if os.path.isdir(views) else ():
-            path = os.path.join(views, name)
-            if name.startswith(".") and _age(path, now, by_change=True) >= spared:
-                try:
-                    remove_tree(path)
-                except OSError as error:
-                    raise _store_error("remove", path, error) from error
-        # the digests of projects that nothing was submitted from for long
-        index = list(_files(os.path.join(self.root, "index")))
-        return freed + sum(_remove(path) for path in index if _age(path, now) >= older_than)
+            for folder in ("manifests", "views"):  # what was not finished
+                for name in _listed(os.path.join(self.root, folder)):
+                    path = os.path.join(self.root, folder, name)
+                    if name.startswith(".") and _is_older(path, limit):
+                        freed += _remove(path)
+            # the digests of projects that nothing was submitted from for long
+            limit = time.time() - max(older_than, SPARED_SECONDS)
+            for path in _files(os.path.join(self.root, "index")):
+                freed += _remove(path) if _is_older(path, limit) else 0
+            return freed
 
     # ---- within
 
     def _manifest_path(self, fingerprint: str) -> str:
         return os.path.join(self.root, "manifests", f"{fingerprint}.json.z")
 
-    def _is_sound(self, entry: Entry) -> bool:
+    def _blob_path(self, digest: str) -> str:
+        return os.path.join(self.root, "blobs", digest[:2], digest)
+
+    def _lacks(self, entry: Entry) -> bool:
+        """Tell whether an entry is a file whose content is not stored, or was changed."""
+        if entry.kind != "file":
+            return False
         try:
             info = os.lstat(self.blob_path(entry))
         except OSError:
-            return False
-        untouched = info.st_mtime_ns == BLOB_TIME_NS and info.st_mode & 0o7777 == entry.mode
-        return untouched and info.st_size == entry.size
+            return True
+        return (info.st_size, info.st_mtime_ns) != (entry.size, BLOB_TIME_NS)
 
-    def _add_blob(self, snapshot: Snapshot, entry: Entry) -> None:
-        with self._new_file(self.blob_path(entry)) as temporary, open(_create(temporary), "wb") as file:
-            for chunk in snapshot.read(entry):
-                file.write(chunk)
-            file.flush()
-            os.fchmod(file.fileno(), entry.mode)
-            os.utime(file.fileno(), ns=(BLOB_TIME_NS, BLOB_TIME_NS))
-
-    def _write(self, path: str, data: bytes) -> None:
-        with self._new_file(path) as temporary, open(temporary, "xb") as file:
-            file.write(data)
-
-    @contextlib.contextmanager
-    def _new_file(self, path: str) -> Iterator[str]:
-        """Give a path beside a file's. What is written there becomes the file, unless that fails."""
+    def _put(self, path: str, content: Iterable[bytes], time_ns: int | None = None) -> None:
+        """Write a file of the store, whole or not at all; ``time_ns`` is its modification time."""
         temporary = _beside(path)
         try:
-            directory = os.path.dirname(path)
-            if not os.path.isdir(directory):
+            if not os.path.isdir(os.path.dirname(path)):
                 make_private_dir(self.root)
-                os.makedirs(directory, mode=0o700, exist_ok=True)
-            yield temporary
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            with open(temporary, "xb") as file:
+                file.writelines(content)
+            if time_ns is not None:
+                os.utime(temporary, ns=(time_ns, time_ns))
             os.replace(temporary, path)
         except BaseException as error:
             with contextlib.suppress(OSError):
@@ -354,87 +335,17 @@ class Store:
             os.close(descriptor)
 
 
-class _TreeBuilder:
-    """Builds a directory from stored content."""
-
-    def __init__(self, store: Store, root: str, *, private: bool) -> None:
-        self._store = store
-        self._root = root
-        self._private = private
-        self._clones = True
-
-    def build(self, manifest: Manifest) -> None:
-        directories = []
-        for entry in manifest.entries:  # sorted, so that a directory comes before what is in it
-            path = f"{self._root}/{entry.path}"
-            if entry.kind == "dir":
-                os.mkdir(path, 0o700)
-                directories.append((path, entry.mode))
-            elif entry.kind == "link":
-                os.symlink(entry.target, path)
-            else:
-                self._file(entry, path)
-        for path, mode in reversed(directories):
-            os.chmod(path, mode)
-
-    def _file(self, entry: Entry, path: str) -> None:
-        blob = self._store.require(entry)
-        source = os.open(blob, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if not (self._clones and entry.size and self._clone(source, path, entry.mode)):
-                if self._may_link(entry) and _link(blob, path):
-                    return
-                _copy(source, path, entry)
-            if not self._private:  # so that it shows when a job writes into what others share
-                os.utime(path, ns=(BLOB_TIME_NS, BLOB_TIME_NS))
-        finally:
-            os.close(source)
-
-    def _may_link(self, entry: Entry) -> bool:
-        if entry.size < SMALLEST_LINK or entry.mode & 0o7000:
-            return False
-        return not self._private or not entry.mode & 0o222
-
-    def _clone(self, source: int, path: str, mode: int) -> bool:
-        target = _create(path)
-        try:
-            system.share_blocks(source, target)
-            os.fchmod(target, mode)
-        except OSError as error:
-            os.unlink(path)
-            if error.errno not in _NO_CLONE:
-                raise
-            self._clones = False
-            return False
-        finally:
-            os.close(target)
-        return True
-
-
-def _create(path: str) -> int:
-    """Make a file. Its mode is set when its content is there: writing clears set-id bits, except for root."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-
-
-def _link(blob: str, path: str) -> bool:
-    try:
-        os.link(blob, path)
-    except FileNotFoundError:  # another process has just put the same content in its place
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise
-        return False
-    return True
-
-
-def _copy(source: int, path: str, entry: Entry) -> None:
-    with open(_create(path), "wb") as target, open(source, "rb", closefd=False) as content:
-        shutil.copyfileobj(content, target, _PIECE)
-        if target.tell() != entry.size:
-            raise StateStoreError(f"the stored content of {entry.path} does not have its length")
-        target.flush()
-        os.fchmod(target.fileno(), entry.mode)
+def _copy(source: str, path: str) -> None:
+    """Copy a file's content. The kernel lets both share their blocks where the file system can do that."""
+    with open(source, "rb", buffering=0) as content, open(path, "xb") as target:
+        if hasattr(os, "copy_file_range"):
+            try:
+                while os.copy_file_range(content.fileno(), target.fileno(), 1 << 30):
+                    pass
+            except OSError as error:
+                if error.errno not in _NO_COPY:
+                    raise
+        shutil.copyfileobj(content, target, _PIECE)  # the rest
 
 
 def _store_error(attempt: str, path: str, error: OSError) -> StateStoreError:
@@ -450,9 +361,9 @@ def _beside(path: str) -> str:
     return os.path.join(directory, f".{name[:80]}.{os.getpid()}.{next(_NUMBERS)}.tmp")
 
 
-def _names(directory: str) -> list[str]:
+def _listed(directory: str) -> list[str]:
     try:
-        return [name for name in os.listdir(directory) if not name.startswith(".")]
+        return os.listdir(directory)
     except OSError:
         return []
 
@@ -463,23 +374,25 @@ def _files(root: str) -> Iterator[str]:
             yield os.path.join(directory, name)
 
 
-def _age(path: str, now: float, *, by_change: bool = False) -> float:
-    """Return for how many seconds a file has not been touched; blobs have only their change time."""
+def _is_older(path: str, limit: float) -> bool:
+    """Tell whether a file was last touched before a time; of blobs only the change time tells."""
     try:
         info = os.lstat(path)
     except OSError:
-        return -1.0
-    return now - (info.st_ctime if by_change else info.st_mtime)
+        return False
+    return (info.st_ctime if info.st_mtime_ns == BLOB_TIME_NS else info.st_mtime) < limit
 
 
 def _remove(path: str) -> int:
-    """Remove a file; returns the bytes that this frees."""
+    """Remove a file, or a directory with what is in it; returns the bytes that removing a file frees."""
     try:
         info = os.lstat(path)
+        if stat.S_ISDIR(info.st_mode):
+            remove_tree(path)
+            return 0
         os.unlink(path)
     except FileNotFoundError:
         return 0
     except OSError as error:
         raise _store_error("remove", path, error) from error
-    # what is still linked from a working directory stays on the disk
-    return info.st_blocks * 512 if info.st_nlink == 1 and stat.S_ISREG(info.st_mode) else 0
+    return info.st_blocks * 512

@@ -19,8 +19,6 @@ from shunter.workspace.manifest import Manifest
 from shunter.workspace.shipment import ATTEMPTS, Report
 from shunter.workspace.snapshot import snapshot
 
-_MOST_LINKS = 40
-
 
 class DirectoryShipment:
     """The shipment of a workspace into a store of this machine, by default this user's.
@@ -83,7 +81,7 @@ def make_view(shipment: DirectoryShipment, name: str) -> str:
         StateStoreError: it cannot be made; nothing of it is left.
     """
     directory = view_dir(name)
-    shipment.store.materialize(shipment.manifest, directory, private=True)
+    shipment.store.materialize(shipment.manifest, directory)
     return directory
 
 
@@ -153,33 +151,15 @@ def program_problem(manifest: Manifest, program: str, *, is_executed: bool = Tru
     another program.
     """
     path = posixpath.normpath(program)
-    for _ in range(_MOST_LINKS):
-        resolved = _resolve_parents(manifest, path)
-        entry = manifest.by_path.get(resolved)
-        if entry is None:
-            return f"the workspace has no {program}"
-        if entry.kind == "dir":
-            return f"{program} is a directory"
-        if entry.kind == "file":
-            runs = not is_executed or entry.mode & 0o111
-            return "" if runs else f"{program} is not executable (chmod +x?)"
-        if posixpath.isabs(entry.target):
-            wanted = os.X_OK if is_executed else os.R_OK
-            return "" if os.access(entry.target, wanted) else f"{program} points to {entry.target}"
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(resolved), entry.target))
-    return f"{program} is a link to itself"
-
-
-def _resolve_parents(manifest: Manifest, path: str) -> str:
-    """Follow links to directories on the way to a path, as far as they stay in the workspace."""
-    for _ in range(_MOST_LINKS):
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            entry = manifest.by_path.get("/".join(parts[:depth]))
-            if entry is not None and entry.kind == "link":
-                rest = "/".join(parts[depth:])
-                path = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), entry.target, rest))
-                break
-        else:
-            return path
-    return path
+    parts = path.split("/")
+    places = [manifest.by_path.get("/".join(parts[: depth + 1])) for depth in range(len(parts))]
+    if any(place is not None and place.kind == "link" for place in places):
+        return ""  # only the job's machine knows where it leads
+    entry = places[-1]
+    if entry is None:
+        return f"the workspace has no {program}"
+    if entry.kind == "dir":
+        return f"{program} is a directory"
+    if is_executed and not entry.mode & 0o111:
+        return f"{program} is not executable (chmod +x?)"
+    return ""

@@ -14,7 +14,6 @@ import json
 import os
 import stat
 import time
-import zlib
 from typing import Any
 
 from shunter.paths import state_dir
@@ -22,7 +21,6 @@ from shunter.paths import state_dir
 #: The kernel's clock for file times ticks at least every 10 ms; old file systems keep whole seconds, or two.
 FINE_TICK_NS = 100_000_000
 COARSE_TICK_NS = 2_500_000_000
-_HEADER = b"shunter index 1 "
 
 Key = tuple[int, int, int, int]
 
@@ -83,7 +81,7 @@ class Index:
         try:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             with open(temporary, "wb") as file:
-                file.write(_HEADER + b"%08x\n" % zlib.crc32(body) + body)
+                file.write(body)
             os.replace(temporary, self._path)
         except OSError:
             with contextlib.suppress(OSError):
@@ -93,10 +91,7 @@ class Index:
 def _load(path: str) -> dict[str, list[Any]]:
     try:
         with open(path, "rb") as file:
-            header, body = file.readline(), file.read()
-        if header != _HEADER + b"%08x\n" % zlib.crc32(body):
-            return {}
-        known = json.loads(body)
+            known = json.load(file)
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

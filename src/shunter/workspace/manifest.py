@@ -29,6 +29,7 @@ class Entry(NamedTuple):
         size: of a file, in bytes.
         digest: SHA-256 of a file's content, in hexadecimal.
         target: what a link points to.
+        uid, gid: owner and group in an image; they are no part of a workspace, nor of its fingerprint.
     """
 
     path: str
@@ -37,6 +38,8 @@ class Entry(NamedTuple):
     size: int = 0
     digest: str = ""
     target: str = ""
+    uid: int = 0
+    gid: int = 0
 
 
 class Changes(NamedTuple):
@@ -89,7 +92,7 @@ class Manifest:
         value = {
             "format": FORMAT,
             "fingerprint": self.fingerprint,
-            "entries": [list(e) for e in self.entries],
+            "entries": [list(e[:6]) for e in self.entries],
         }
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 

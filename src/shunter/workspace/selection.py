@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import stat
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from shunter import git
 from shunter.errors import WorkspaceError
@@ -32,7 +32,7 @@ from shunter.workspace.shipment import Report
 
 GIT, DEFAULT = "git", "default"
 _METADATA = frozenset({".git", ".hg", ".svn"})
-_BY_DEFAULT = _METADATA | {"__pycache__"}
+_CACHES = frozenset({"__pycache__"})
 _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFIFO: "a named pipe",
@@ -52,102 +52,6 @@ class Selection:
     report: Report = field(default_factory=Report)
 
 
-class GitCheckout:
-    """What Git lists in a checkout, or in the part of one below a directory.
-
-    Args:
-        directory: where it is.
-        prefix: the directory's path in the project with a slash at its end; "" for the project itself.
-
-    Raises:
-        git.GitFailed: Git cannot list the files.
-    """
-
-    def __init__(self, directory: str, prefix: str) -> None:
-        self.directory = directory
-        self.prefix = prefix
-        listed = git.list_files(directory)
-        self.files = {prefix + path.rstrip("/") for path in listed}
-        self.directories: set[str] = set()
-        for parent in {posixpath.dirname(path) for path in self.files}:
-            while parent not in self.directories and parent:
-                self.directories.add(parent)
-                parent = posixpath.dirname(parent)
-
-    def ignored(self, paths: list[str]) -> set[str]:
-        """Return those of the paths, which are the project's, that Git ignores."""
-        own = [path[len(self.prefix) :] for path in paths]
-        return {self.prefix + path for path in git.ignored_paths(self.directory, own)}
-
-
-class GitignoreFiles:
-    """The ignore files of a checkout, for where Git cannot be asked: tracked files may be left out.
-
-    Args:
-        checkout: the checkout's root.
-        directory: the checkout, or a directory in it.
-        prefix: the directory's path in the project, as with `GitCheckout`.
-    """
-
-    def __init__(self, checkout: str, directory: str, prefix: str) -> None:
-        self._prefix = prefix
-        relative = os.path.relpath(os.path.realpath(directory), checkout)
-        parts = [] if relative == "." else relative.split(os.sep)
-        #: The directory as the checkout knows it, with a slash at its end.
-        self._above = "".join(part + "/" for part in parts)
-        self._rules: list[tuple[str, GitRules]] = []
-        self._add("", os.path.join(checkout, ".git", "info", "exclude"))
-        for depth in range(len(parts)):
-            base = "".join(part + "/" for part in parts[:depth])
-            self._add(base, os.path.join(checkout, *parts[:depth], ".gitignore"))
-
-    def enter(self, directory: str, path: str) -> None:
-        """Read the ignore file of a directory, before anything in it is asked for."""
-        self._add(self._own(path + "/") if path else self._above, os.path.join(directory, ".gitignore"))
-
-    def ignores(self, path: str, *, directory: bool) -> bool:
-        """Tell whether a path of the project is ignored."""
-        own = self._own(path)
-        for base, rules in reversed(self._rules):
-            if own.startswith(base):
-                inner = own[len(base) :]
-                decision = rules.directory(inner) if directory else rules.file(inner)
-                if decision is not None:
-                    return decision is IgnoreDecision.OUT
-        return False
-
-    def _own(self, path: str) -> str:
-        return self._above + path[len(self._prefix) :]
-
-    def _add(self, base: str, path: str) -> None:
-        lines = read_lines(path)
-        if lines:
-            self._rules.append((base, GitRules(lines, path)))
-            self._rules.sort(key=lambda pair: pair[0].count("/"))
-
-
-class _Task(NamedTuple):
-    """A directory to be read."""
-
-    absolute: str
-    path: str
-    git: GitCheckout | GitignoreFiles | None
-    #: Which rule left the directory out; then only what is named is included.
-    out: str = ""
-    #: It was named, so that Git and the other ignore files do not count in it.
-    free: bool = False
-    #: Whether it is part of the workspace even if nothing in it is.
-    listed: bool = True
-
-
-class _Candidate(NamedTuple):
-    """Something that Git did not list: it ignores it, or it cannot track it."""
-
-    task: _Task
-    entry: os.DirEntry[str]
-    path: str
-
-
 def select(root: str) -> Selection:
     """Choose the files of a project.
 
@@ -155,6 +59,100 @@ def select(root: str) -> Selection:
         WorkspaceError: it is not a readable directory, or an ignore file does not parse.
     """
     return _Selector(root).run()
+
+
+# ---- what Git says
+
+
+class _Checkout:
+    """What Git ignores in a checkout, or in the part of one below a directory of the project.
+
+    Raises:
+        git.GitFailed: Git does not say.
+    """
+
+    def __init__(self, directory: str, path: str) -> None:
+        prefix = f"{path}/" if path else ""
+        self._ignored = {prefix + name for name in git.ignored_paths(directory)}
+        lines = "\n".join(read_lines(os.path.join(directory, ".gitmodules")) or ())
+        self.submodules = {prefix + name for name in re.findall(r"^\s*path\s*=\s*(.+?)\s*$", lines, re.M)}
+
+    def enter(self, directory: str, path: str) -> None:
+        """Do nothing: Git has read the directory's ignore file."""
+
+    def ignores(self, path: str, *, is_directory: bool) -> bool:
+        """Tell whether a path of the project is ignored."""
+        return path in self._ignored
+
+
+class _IgnoreFiles:
+    """The ignore files of a checkout, for where Git cannot be asked: tracked files may be left out.
+
+    Args:
+        checkout: the checkout's root.
+        directory: the checkout, or a directory in it.
+        path: the directory's path in the project.
+    """
+
+    submodules: frozenset[str] = frozenset()
+
+    def __init__(self, checkout: str, directory: str, path: str) -> None:
+        above = os.path.relpath(os.path.realpath(directory), checkout)
+        parts = [] if above == "." else above.split(os.sep)
+        self._length = len(path)
+        self._above = "/".join(parts)
+        #: Rules, and the directory of the checkout that they are for, with a slash at its end; deepest last.
+        self._rules: list[tuple[str, GitRules]] = []
+        self._add("", os.path.join(checkout, ".git", "info", "exclude"))
+        for depth in range(len(parts)):
+            self._add("/".join(parts[:depth]), os.path.join(checkout, *parts[:depth], ".gitignore"))
+
+    def enter(self, directory: str, path: str) -> None:
+        """Read the ignore file of a directory, before anything in it is asked for."""
+        self._add(self._in_checkout(path), os.path.join(directory, ".gitignore"))
+
+    def ignores(self, path: str, *, is_directory: bool) -> bool:
+        """Tell whether a path of the project is ignored."""
+        name = self._in_checkout(path)
+        for base, rules in reversed(self._rules):
+            if name.startswith(base):
+                decision = rules.decide(name[len(base) :], is_directory=is_directory)
+                if decision is not None:
+                    return decision is IgnoreDecision.OUT
+        return False
+
+    def _in_checkout(self, path: str) -> str:
+        return posixpath.join(self._above, path[self._length :].lstrip("/")).rstrip("/")
+
+    def _add(self, base: str, path: str) -> None:
+        lines = read_lines(path)
+        if lines:
+            self._rules.append((f"{base}/" if base else "", GitRules(lines, path)))
+            self._rules.sort(key=lambda pair: pair[0].count("/"))
+
+
+# ---- the walk
+
+
+@dataclass(frozen=True)
+class _Directory:
+    """A directory to be read.
+
+    Attributes:
+        absolute: where it is.
+        path: its path in the project.
+        git: what Git ignores in it; None outside of a checkout.
+        left_out_by: the rule that left it out; then only what is named is included.
+        is_named: a pattern names it, so that Git and the other ignore files do not count in it.
+        is_listed: whether it is part of the workspace even if nothing in it is.
+    """
+
+    absolute: str
+    path: str
+    git: _Checkout | _IgnoreFiles | None
+    left_out_by: str = ""
+    is_named: bool = False
+    is_listed: bool = True
 
 
 class _Selector:
@@ -167,22 +165,17 @@ class _Selector:
             )
         self._selection = Selection(self._root)
         self._report = self._selection.report
-        self._own = self._git_rules(SHUNTERIGNORE)
+        self._own = self._shunterignore(os.path.join(self._root, SHUNTERIGNORE))
         self._anchored: dict[str, DockerRules] = {}
         for name, rules in ((DOCKERIGNORE, DockerRules), (TORCHXIGNORE, TorchxRules)):
             lines = read_lines(os.path.join(self._root, name))
             if lines:
                 self._anchored[name] = rules(lines, os.path.join(root, name))
-        self._tasks: list[_Task] = []
-        self._candidates: list[_Candidate] = []
         self._state = os.path.realpath(state_dir())
 
-    def _git_rules(self, name: str) -> GitRules | None:
-        path = os.path.join(self._root, name)
-        lines = read_lines(path)
-        if not lines:
-            return None
-        reason = why_not_used(path, self._root)
+    def _shunterignore(self, path: str) -> GitRules:
+        lines = read_lines(path) or []
+        reason = why_not_used(path, self._root) if lines else ""
         if reason and any(line.startswith("!") for line in lines):
             # it may exclude files, but not include any that would be left out otherwise
             lines = ["" if line.startswith("!") else line for line in lines]
@@ -192,129 +185,110 @@ class _Selector:
         return rules
 
     def run(self) -> Selection:
-        self._tasks.append(_Task(self._root, "", self._first_rules()))
-        while self._tasks or self._candidates:
-            while self._tasks:
-                self._read(self._tasks.pop())
-            self._settle()
+        waiting = [_Directory(self._root, "", self._first_rules())]
+        while waiting:
+            waiting += self._read(waiting.pop())
         self._report.problems.sort()
         self._report.secrets.sort()
         self._report.secret_example = next(iter(self._report.secrets), "")
         return self._selection
 
-    # ---- what Git says
-
-    def _first_rules(self) -> GitCheckout | GitignoreFiles | None:
+    def _first_rules(self) -> _Checkout | _IgnoreFiles | None:
         checkout = git.checkout_of(self._root)
         if checkout is None:
             return None
-        rules = self._rules_of(self._root, "", checkout)
-        below = os.path.realpath(self._root) != checkout
-        if below and isinstance(rules, GitCheckout) and not rules.files and _is_ignored_directory(self._root):
-            self._report.notes.append(f"{self._root} is ignored by Git, so all of its files are included")
-            return None
-        return rules
-
-    def _rules_of(self, directory: str, path: str, checkout: str) -> GitCheckout | GitignoreFiles:
-        prefix = f"{path}/" if path else ""
         try:
-            return GitCheckout(directory, prefix)
+            if os.path.realpath(self._root) != checkout and git.is_ignored(self._root):
+                self._report.notes.append(f"{self._root} is ignored by Git, so all of its files are included")
+                return None
+        except git.GitFailed:
+            pass  # the next question to Git says so
+        return self._rules_of(self._root, "", checkout)
+
+    def _rules_of(self, directory: str, path: str, checkout: str) -> _Checkout | _IgnoreFiles:
+        try:
+            return _Checkout(directory, path)
         except git.GitFailed as error:
-            where = path or self._root
             self._report.notes.append(
-                f"git could not be asked about {where} ({error}); .gitignore files were read instead"
+                f"git could not be asked about {path or directory} ({error}); .gitignore files were read"
+                " instead"
             )
-            return GitignoreFiles(checkout, directory, prefix)
+            return _IgnoreFiles(checkout, directory, path)
 
-    # ---- directories
-
-    def _read(self, task: _Task) -> None:
+    def _read(self, directory: _Directory) -> list[_Directory]:
+        """Choose from what is in a directory; returns the directories in it that have to be read."""
         try:
-            with os.scandir(task.absolute) as found:
-                entries = list(found)
+            with os.scandir(directory.absolute) as iterator:
+                entries = list(iterator)
         except OSError as error:
-            if task.path == "":
+            if directory.path == "":
                 raise WorkspaceError(
                     f"the workspace {self._root} cannot be read: {error.strerror}",
                     hint="Correct its permissions, or name another directory: --workspace DIR",
                 ) from error
-            self._problem(task.path, f"cannot be read: {error.strerror}")
-            return
-        rules = task.git
-        if rules is None and task.path and not task.free and not task.out and _has_git(entries):
-            task = task._replace(git=self._rules_of(task.absolute, task.path, task.absolute))
-        elif isinstance(rules, GitignoreFiles):
-            rules.enter(task.absolute, task.path)
-        prefix = f"{task.path}/" if task.path else ""
+            self._problem(directory.path, f"cannot be read: {error.strerror}")
+            return []
+        path = directory.path
+        is_judged = not directory.is_named and not directory.left_out_by
+        if path and is_judged and any(entry.name == ".git" for entry in entries):
+            rules = self._rules_of(directory.absolute, path, directory.absolute)
+            directory = replace(directory, git=rules)
+        if directory.git is not None:
+            directory.git.enter(directory.absolute, path)
+            if not entries and path in directory.git.submodules:
+                self._problem(path, "is a Git submodule that is not checked out")
+        inner = []
         for entry in entries:
+            entry_path = f"{path}/{entry.name}" if path else entry.name
             if entry.is_dir(follow_symlinks=False):
-                self._directory(task, entry, prefix + entry.name)
+                inner += self._directory(directory, entry, entry_path)
             else:
-                self._file(task, entry, prefix + entry.name)
+                self._file(directory, entry, entry_path)
+        return inner
 
-    def _directory(self, task: _Task, entry: os.DirEntry[str], path: str) -> None:
-        decision = self._own.directory(path) if self._own else None
-        if decision is IgnoreDecision.OUT:
-            self._shut(task, entry, path, SHUNTERIGNORE)
-            return
-        reason = task.out or self._directory_reason(task, entry, path)
-        if decision is IgnoreDecision.NAMED and reason != "":
-            self._open(path, _Task(entry.path, path, None, free=True))
-        elif reason is None:
-            self._candidates.append(_Candidate(task, entry, path))
-        elif reason:
-            self._shut(task, entry, path, reason)
-        else:
-            self._open(path, self._subtask(task, entry, path))
-
-    def _directory_reason(self, task: _Task, entry: os.DirEntry[str], path: str) -> str | None:
-        """Return which rule leaves a directory out: "" for none, None when Git must be asked."""
-        if entry.name in _BY_DEFAULT or self._is_state(entry):
+    def _rule_against(
+        self, parent: _Directory, entry: os.DirEntry[str], path: str, *, is_directory: bool
+    ) -> str:
+        """Return which rule other than ``.shunterignore`` leaves a path out; "" for none."""
+        if parent.left_out_by:
+            return parent.left_out_by
+        if entry.name in _METADATA or (is_directory and (entry.name in _CACHES or self._is_state(entry))):
             return DEFAULT
-        rules = task.git
-        if not task.free and isinstance(rules, GitCheckout):
-            is_known = path in rules.directories or path in rules.files
-            return self._pattern_reason(task, path, directory=True) or ("" if is_known else None)
-        return self._pattern_reason(task, path, directory=True)
-
-    def _pattern_reason(self, task: _Task, path: str, *, directory: bool) -> str:
-        """Return which ignore file leaves a path out: "" for none. Does not ask Git itself."""
-        if task.free:
+        if parent.is_named:
             return ""
         for name, rules in self._anchored.items():
             if rules.excludes(path):
                 return name
-        if isinstance(task.git, GitignoreFiles) and task.git.ignores(path, directory=directory):
+        if parent.git is not None and parent.git.ignores(path, is_directory=is_directory):
             return GIT
         return ""
 
     def _is_state(self, entry: os.DirEntry[str]) -> bool:
         return self._state.endswith(entry.name) and os.path.realpath(entry.path) == self._state
 
-    def _subtask(self, task: _Task, entry: os.DirEntry[str], path: str) -> _Task:
-        rules = task.git
-        if isinstance(rules, GitCheckout) and path in rules.files:
-            if os.path.lexists(os.path.join(entry.path, ".git")):
-                rules = self._rules_of(entry.path, path, entry.path)
-            else:
-                self._problem(path, "is a Git submodule that is not checked out")
-                rules = None
-        return _Task(entry.path, path, rules, free=task.free)
+    def _note_left_out(self, parent: _Directory, name: str, path: str, rule: str) -> None:
+        if not parent.left_out_by and name not in _METADATA:
+            self._report.leave_out(rule, path)
 
-    def _open(self, path: str, task: _Task) -> None:
-        """Include a directory, and go into it."""
-        self._list(path)
-        self._tasks.append(task)
-
-    def _shut(self, task: _Task, entry: os.DirEntry[str], path: str, reason: str) -> None:
-        """Leave a directory out, and go into it only for what a pattern brings back."""
-        if not task.out and entry.name not in _METADATA:
-            self._report.leave_out(reason, path)
-        if reason in self._anchored and self._anchored[reason].has_exceptions:
-            rules = self._subtask(task, entry, path).git
-            self._tasks.append(_Task(entry.path, path, rules, listed=False))
-        elif self._own is not None and self._own.may_name_below(path):
-            self._tasks.append(_Task(entry.path, path, None, out=reason, listed=False))
+    def _directory(self, parent: _Directory, entry: os.DirEntry[str], path: str) -> list[_Directory]:
+        """Judge a directory; returns it if it has to be read."""
+        decision = self._own.decide(path, is_directory=True)
+        rule = SHUNTERIGNORE
+        if decision is not IgnoreDecision.OUT:
+            rule = self._rule_against(parent, entry, path, is_directory=True)
+        directory = _Directory(entry.path, path, parent.git, is_named=parent.is_named)
+        if not rule:
+            self._list(path)
+            return [directory]
+        if decision is IgnoreDecision.NAMED:
+            self._list(path)
+            return [replace(directory, git=None, is_named=True)]
+        self._note_left_out(parent, entry.name, path, rule)
+        if rule in self._anchored and self._anchored[rule].has_exceptions:
+            return [replace(directory, is_listed=False)]
+        if self._own.may_name_below(path):
+            return [_Directory(entry.path, path, None, left_out_by=rule, is_listed=False)]
+        return []
 
     def _list(self, path: str) -> None:
         """Make a directory and those above it part of the workspace."""
@@ -326,35 +300,15 @@ class _Selector:
             self._selection.directories[path] = stat.S_IMODE(mode)
             path = posixpath.dirname(path)
 
-    # ---- files
-
-    def _file(self, task: _Task, entry: os.DirEntry[str], path: str) -> None:
-        decision = self._own.file(path) if self._own else None
-        if decision is IgnoreDecision.NAMED:
-            self._include(task, entry, path, named=True)
-        elif decision is IgnoreDecision.OUT:
-            if not task.out:
-                self._report.leave_out(SHUNTERIGNORE, path)
-        elif not task.out:
-            reason = self._file_reason(task, entry, path)
-            if reason and entry.name not in _METADATA:
-                self._report.leave_out(reason, path)
-            elif reason == "":
-                self._include(task, entry, path, named=False)
-
-    def _file_reason(self, task: _Task, entry: os.DirEntry[str], path: str) -> str | None:
-        if entry.name in _METADATA:  # a file in worktrees and submodules
-            return DEFAULT
-        reason = self._pattern_reason(task, path, directory=False)
-        rules = task.git
-        if not reason and not task.free and isinstance(rules, GitCheckout) and path not in rules.files:
-            if entry.is_file(follow_symlinks=False) or entry.is_symlink():
-                return GIT
-            self._candidates.append(_Candidate(task, entry, path))
-            return None
-        return reason
-
-    def _include(self, task: _Task, entry: os.DirEntry[str], path: str, *, named: bool) -> None:
+    def _file(self, parent: _Directory, entry: os.DirEntry[str], path: str) -> None:
+        decision = self._own.decide(path, is_directory=False)
+        is_named = decision is IgnoreDecision.NAMED
+        rule = SHUNTERIGNORE
+        if decision is not IgnoreDecision.OUT:
+            rule = self._rule_against(parent, entry, path, is_directory=False)
+        if rule and not is_named:
+            self._note_left_out(parent, entry.name, path, rule)
+            return
         try:
             info = entry.stat(follow_symlinks=False)
         except OSError as error:
@@ -362,7 +316,7 @@ class _Selector:
             return
         kind = stat.S_IFMT(info.st_mode)
         if kind == stat.S_IFREG:
-            if not named and is_secret(path, entry.path):
+            if not is_named and is_secret(path, entry.path):
                 self._report.secrets.append(path)
                 return
             self._selection.files.append((path, info))
@@ -371,55 +325,8 @@ class _Selector:
         else:
             self._problem(path, f"is {_KINDS.get(kind, 'not a file')}, which cannot be shipped")
             return
-        if not task.listed:
-            self._list(task.path)
+        if not parent.is_listed:
+            self._list(parent.path)
 
     def _problem(self, path: str, what: str) -> None:
         self._report.problems.append((path, what))
-
-    # ---- what Git did not list
-
-    def _settle(self) -> None:
-        """Ask Git about what it did not list: it is ignored, or empty, or cannot be tracked."""
-        by_rules: dict[int, list[_Candidate]] = {}
-        for candidate in self._candidates:
-            by_rules.setdefault(id(candidate.task.git), []).append(candidate)
-        self._candidates = []
-        for candidates in by_rules.values():
-            ignored = self._ignored(candidates)
-            for candidate in candidates:
-                self._settle_one(candidate, is_ignored=candidate.path in ignored)
-
-    def _ignored(self, candidates: list[_Candidate]) -> set[str]:
-        rules = candidates[0].task.git
-        paths = [candidate.path for candidate in candidates]
-        assert isinstance(rules, GitCheckout)
-        try:
-            return rules.ignored(paths)
-        except git.GitFailed as error:
-            self._report.notes.append(f"git could not be asked about empty directories ({error})")
-            return set(paths)
-
-    def _settle_one(self, candidate: _Candidate, *, is_ignored: bool) -> None:
-        task, entry, path = candidate
-        if not entry.is_dir(follow_symlinks=False):
-            if is_ignored:
-                self._report.leave_out(GIT, path)
-            else:
-                self._include(task, entry, path, named=False)
-        elif is_ignored:
-            self._shut(task, entry, path, GIT)
-        else:
-            self._open(path, _Task(entry.path, path, task.git))
-
-
-def _has_git(entries: list[os.DirEntry[str]]) -> bool:
-    return any(entry.name == ".git" for entry in entries)
-
-
-def _is_ignored_directory(directory: str) -> bool:
-    """Tell whether Git ignores a directory as a whole, so that it is not part of the checkout around it."""
-    try:
-        return bool(git.ignored_paths(directory, ["."]))
-    except git.GitFailed:
-        return False

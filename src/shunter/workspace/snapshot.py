@@ -5,12 +5,12 @@ What is shipped is what was hashed: `Snapshot.read` refuses a file that has been
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
 
 from shunter.errors import WorkspaceChangedError, WorkspaceError
 from shunter.specs.workspace import Workspace
@@ -29,30 +29,25 @@ CHUNK = 1 << 20
 #: Beyond these an implicit workspace is most likely a mistake.
 MOST_BYTES = 1 << 30
 MOST_FILES = 100_000
-_BATCH = 64
 
 
+@dataclass(frozen=True)
 class Snapshot:
     """A workspace, fixed.
 
     Attributes:
         manifest: its entries and fingerprint.
         report: what the user should know of it.
+        sources: the absolute paths of files by their paths in the workspace.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        report: Report,
-        sources: Mapping[str, str],
-    ) -> None:
-        self.manifest = manifest
-        self.report = report
-        self._sources = sources
+    manifest: Manifest
+    report: Report
+    sources: Mapping[str, str]
 
     def source(self, entry: Entry) -> str:
         """Return the absolute path of a file entry."""
-        return self._sources[entry.path]
+        return self.sources[entry.path]
 
     def read(self, entry: Entry) -> Iterator[bytes]:
         """Yield a file's content as it was hashed; what was appended to it since is left out.
@@ -91,14 +86,49 @@ def snapshot(workspace: Workspace) -> Snapshot:
     """
     if workspace.frozen:
         return kept_snapshot(workspace.frozen)
-    places = _places(workspace)
-    if workspace.implicit:
-        for source in places:
-            check_implicit(source)
-    selections = {source: select(source) for source in places}
+    places: dict[str, str] = {}
+    for source, to in workspace.projects.items():
+        root = os.path.abspath(os.path.expanduser(source))
+        if root in places:
+            raise WorkspaceError(
+                f"the workspace {workspace} has the directory {root} twice", hint="Name each directory once."
+            )
+        if workspace.implicit:
+            check_implicit(root)
+        places[root] = to
+    selections = [select(source) for source in places]
     if workspace.implicit:
         _check_implicit_size(selections)
-    return _snapshot_of(selections, places)
+    report = Report()
+    entries: dict[str, Entry] = {}
+    owners: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    for selection in selections:
+        to = places[selection.root]
+        prefix = f"{to}/" if to else ""
+        for entry in _entries(selection, prefix, places):
+            _check_clash(entry, entries, owners, selection.root)
+            entries.setdefault(entry.path, entry)
+            owners.setdefault(entry.path, selection.root)
+            if entry.kind == "file":
+                sources[entry.path] = f"{selection.root}/{entry.path[len(prefix) :]}"
+        report.add(selection.report, prefix)
+    report.problems.sort()
+    if not sources:
+        raise _no_files(list(places), report)
+    return Snapshot(Manifest(entries.values()), report, sources)
+
+
+def _check_clash(entry: Entry, entries: Mapping[str, Entry], owners: Mapping[str, str], owner: str) -> None:
+    """Refuse an entry where another project has something else, or no directory above it."""
+    for path in (entry.path, entry.path.rpartition("/")[0]):
+        known = entries.get(path)
+        kind = entry.kind if path == entry.path else "dir"
+        if known is not None and not (known.kind == kind == "dir"):
+            raise WorkspaceError(
+                f"two projects of the workspace have the path {path}: {owners[path]} and {owner}",
+                hint="Give one of them another destination, or leave the path out of one (.shunterignore).",
+            )
 
 
 def kept_snapshot(beginning: str, store: Store | None = None) -> Snapshot:
@@ -118,19 +148,6 @@ def kept_snapshot(beginning: str, store: Store | None = None) -> Snapshot:
     return Snapshot(manifest, Report(), blobs)
 
 
-def _places(workspace: Workspace) -> dict[str, str]:
-    """Return the projects by their absolute directories."""
-    places: dict[str, str] = {}
-    for source, to in workspace.projects.items():
-        root = os.path.abspath(os.path.expanduser(source))
-        if root in places:
-            raise WorkspaceError(
-                f"the workspace {workspace} has the directory {root} twice", hint="Name each directory once."
-            )
-        places[root] = to
-    return places
-
-
 def check_implicit(root: str) -> None:
     """Refuse a directory that was not named and is surely not a project: ``/`` or the home directory.
 
@@ -148,67 +165,22 @@ def check_implicit(root: str) -> None:
         )
 
 
-def _check_implicit_size(selections: Mapping[str, Selection]) -> None:
-    files = sum(len(selection.files) for selection in selections.values())
-    size = sum(info.st_size for selection in selections.values() for _, info in selection.files)
-    if size <= MOST_BYTES and files <= MOST_FILES:
-        return
-    raise WorkspaceError(
-        f"the current directory {' '.join(selections)} has {files} files and {size / (1 << 30):.1f} GiB,"
-        " which is not shipped unless it is named",
-        hint="Leave out what the job does not need in .shunterignore (`shunter workspace show` lists the"
-        " largest), or name it: --workspace .",
-    )
-
-
-def _snapshot_of(selections: Mapping[str, Selection], places: Mapping[str, str]) -> Snapshot:
-    report, merged = Report(), _Merged()
-    for source, selection in selections.items():
-        prefix = f"{places[source]}/" if places[source] else ""
-        merged.add(source, prefix, _entries(selection, prefix, places))
-        report.add(selection.report, prefix)
-    report.problems.sort()
-    manifest = Manifest(merged.entries.values())
-    if manifest.files == 0:
-        raise _no_files(list(places), report)
-    return Snapshot(manifest, report, merged.sources)
-
-
-class _Merged:
-    """Entries of several projects in one tree."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
-        self.sources: dict[str, str] = {}
-        self._owners: dict[str, str] = {}
-
-    def add(self, source: str, prefix: str, entries: list[Entry]) -> None:
-        for entry in [*_parents(prefix), *entries]:
-            known = self.entries.get(entry.path)
-            if known is not None and not (known.kind == entry.kind == "dir"):
-                raise self._clash(entry.path, self._owners[entry.path], source)
-            above = entry.path.rpartition("/")[0]
-            if above in self.entries and self.entries[above].kind != "dir":
-                raise self._clash(above, self._owners[above], source)
-            self.entries.setdefault(entry.path, entry)
-            self._owners.setdefault(entry.path, source)
-            if entry.kind == "file":
-                self.sources[entry.path] = f"{source}/{entry.path[len(prefix) :]}"
-
-    def _clash(self, path: str, one: str, other: str) -> WorkspaceError:
-        return WorkspaceError(
-            f"two projects of the workspace have the path {path}: {one} and {other}",
-            hint="Give one of them another destination, or leave the path out of one (.shunterignore).",
+def _check_implicit_size(selections: Sequence[Selection]) -> None:
+    files = sum(len(selection.files) for selection in selections)
+    size = sum(info.st_size for selection in selections for _, info in selection.files)
+    if size > MOST_BYTES or files > MOST_FILES:
+        raise WorkspaceError(
+            f"the current directory {' '.join(selection.root for selection in selections)} has {files} files"
+            f" and {size / (1 << 30):.1f} GiB, which is not shipped unless it is named",
+            hint="Leave out what the job does not need in .shunterignore (`shunter workspace show` lists the"
+            " largest), or name it: --workspace .",
         )
 
 
-def _parents(prefix: str) -> list[Entry]:
-    parts = prefix.rstrip("/").split("/") if prefix else []
-    return [Entry("/".join(parts[: depth + 1]), "dir", 0o755) for depth in range(len(parts))]
-
-
 def _entries(selection: Selection, prefix: str, places: Mapping[str, str]) -> list[Entry]:
-    entries = [Entry(prefix + path, "dir", mode) for path, mode in selection.directories.items()]
+    """Return what a project has, and the directories that it is put into."""
+    entries = [Entry(prefix[: slash.start()], "dir", 0o755) for slash in re.finditer("/", prefix)]
+    entries += [Entry(prefix + path, "dir", mode) for path, mode in selection.directories.items()]
     entries += _links(selection, prefix, places)
     index = Index(selection.root)
     unknown = []
@@ -218,51 +190,33 @@ def _entries(selection: Selection, prefix: str, places: Mapping[str, str]) -> li
             unknown.append(path)
         else:
             entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
-    entries += _hash(selection, prefix, unknown, index)
+    with ThreadPoolExecutor() as pool:
+        outcomes = pool.map(_hash, [os.path.join(selection.root, path) for path in unknown])
+        for path, outcome in zip(unknown, outcomes, strict=True):
+            if isinstance(outcome, str):
+                selection.report.problems.append((path, outcome))
+                continue
+            digest, info, began = outcome
+            if not began:
+                note = f"{prefix + path} is being written to: the job gets its current content"
+                selection.report.notes.append(note)
+            index.remember(path, info, digest, began)
+            entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
     index.save()
     return entries
 
 
-def _hash(selection: Selection, prefix: str, paths: list[str], index: Index) -> list[Entry]:
-    entries = []
-    for path, outcome in _hashed(selection.root, paths):
-        if isinstance(outcome, str):
-            selection.report.problems.append((path, outcome))
-            continue
-        digest, info, began = outcome
-        if not began:
-            note = f"{prefix + path} is being written to: the job gets its current content"
-            selection.report.notes.append(note)
-        index.remember(path, info, digest, began)
-        entries.append(Entry(prefix + path, "file", info.st_mode & 0o7777, info.st_size, digest))
-    return entries
-
-
-def _hashed(root: str, paths: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield each path with its digest, stat result and start time (0 if it grows), or what is wrong."""
-    batches = [paths[at : at + _BATCH] for at in range(0, len(paths), _BATCH)]
-    if len(batches) <= 1:
-        yield from _hash_batch(root, paths)
-        return
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for batch in pool.map(lambda names: _hash_batch(root, names), batches):
-            yield from batch
-
-
-def _hash_batch(root: str, paths: list[str]) -> list[tuple[str, Any]]:
-    return [(path, _hash_one(os.path.join(root, path))) for path in paths]
-
-
-def _hash_one(path: str) -> Any:
+def _hash(path: str) -> tuple[str, os.stat_result, int] | str:
+    """Return what `hash_file` does, or why a file cannot be shipped."""
     try:
         return hash_file(path)
     except ChangingFileError as error:
         raise WorkspaceChangedError(path) from error
     except NotAFileError:
         return "is no longer a file"
+    except FileNotFoundError:
+        return "was removed while the workspace was read"
     except OSError as error:
-        if error.errno == errno.ENOENT:
-            return "was removed while the workspace was read"
         return f"cannot be read: {error.strerror}"
 
 

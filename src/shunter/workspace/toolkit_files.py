@@ -1,21 +1,22 @@
 """The toolkit's files as jobs get them: one archive for images, an unpacked copy for jobs of this machine.
 
 The archive has the same bytes as the one that ``toolkit/build_zipapp.py`` makes of the same sources. Python
-keeps the byte code of the unpacked copy. The launcher
-itself imports the toolkit as its private package ``shunter._toolkit``: a link in a clone, files in a wheel. A
-``shunter_toolkit`` installed beside it is a different package, and is not imported.
+keeps the byte code of the unpacked copy. The launcher itself imports the toolkit as its private package
+``shunter._toolkit``: a link in a clone, files in a wheel. A ``shunter_toolkit`` installed beside it is a
+different package, and is not imported.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import io
 import os
 import shutil
-import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import shunter
 from shunter.errors import ConfigError
@@ -75,8 +76,7 @@ def local_command() -> tuple[str, ...]:
     It is run by the job's own ``python``, as a script by itself would be, and without ``site``, which takes
     longer to load than the toolkit.
     """
-    path = _local_copy()
-    return ("python", "-S", path if path.endswith(".pyz") else os.path.join(path, _START))
+    return ("python", "-S", os.path.join(_local_copy(toolkit_archive()), _START))
 
 
 def put_toolkit() -> None:
@@ -85,20 +85,17 @@ def put_toolkit() -> None:
     Raises:
         StateStoreError: the state directory cannot be written.
     """
-    path = _local_copy()
+    archive = toolkit_archive()
+    path = _local_copy(archive)
     if os.path.exists(path):
         return
     make_private_dir(os.path.dirname(path))
-    partial = ""
+    partial = f"{path}.{os.getpid()}.new"
     try:
-        partial = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(path))
-        if path.endswith(".pyz"):
-            _write(os.path.join(partial, "toolkit.pyz"), toolkit_archive())
-            os.replace(os.path.join(partial, "toolkit.pyz"), path)
-            return
-        for name, content in (*_members(_sources()), (_START, _STARTER)):
-            os.makedirs(os.path.dirname(os.path.join(partial, name)), exist_ok=True)
-            _write(os.path.join(partial, name), content)
+        with zipfile.ZipFile(io.BytesIO(archive)) as files:
+            files.extractall(partial)
+        with open(os.path.join(partial, _START), "wb") as file:
+            file.write(_STARTER)
         os.rename(partial, path)
     except OSError as error:
         if not os.path.exists(path):  # another process was quicker
@@ -107,28 +104,8 @@ def put_toolkit() -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write(path: str, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-
-
-def _local_copy() -> str:
-    """Return where this machine's jobs find the toolkit: its name depends on sizes and times of the sources.
-
-    Every submission of a script calls this, so it reads no content of the sources.
-    """
-    given = os.environ.get(VARIABLE)
-    if given:
-        content = _given(given)
-        name = f"{len(content):x}-{zlib.crc32(content):08x}.pyz"
-    else:
-        package = _sources()
-        infos = [(path, os.stat(os.path.join(package, path))) for path in _files(package)]
-        facts = [(path, info.st_size, info.st_mtime_ns) for path, info in infos]
-        latest = max(mtime for _, _, mtime in facts)
-        whole = f"{shunter.__version__} {_STARTER!r} {package} {facts}"
-        name = f"{latest:x}-{zlib.crc32(whole.encode('utf-8', 'surrogateescape')):08x}"
-    return os.path.join(state_dir(), "toolkit", name)
+def _local_copy(archive: bytes) -> str:
+    return os.path.join(state_dir(), "toolkit", hashlib.sha256(archive).hexdigest()[:16])
 
 
 def toolkit_archive() -> bytes:
@@ -169,6 +146,7 @@ def _sources() -> str:
     )
 
 
+@functools.cache
 def _made(package: str) -> bytes:
     raw = io.BytesIO()
     # Stored, not compressed: compressed bytes differ between versions of zlib.
@@ -192,10 +170,8 @@ def _members(package: str) -> Iterator[tuple[str, bytes]]:
 
 def _files(package: str) -> list[str]:
     """Return the package's files, by their parts sorted, as the toolkit's builder sorts them."""
-    found = []
-    for directory, _, names in os.walk(package):
-        if os.path.basename(directory) != "__pycache__":
-            inner = os.path.relpath(directory, package)
-            wanted = [name for name in names if name.endswith(".py") or name == "py.typed"]
-            found += [os.path.normpath(os.path.join(inner, name)) for name in wanted]
-    return sorted(found, key=lambda path: path.split("/"))
+    root = Path(package)
+    paths = [
+        path.relative_to(root) for path in root.rglob("*") if path.suffix == ".py" or path.name == "py.typed"
+    ]
+    return [str(path) for path in sorted(paths, key=lambda path: path.parts)]

@@ -12,19 +12,19 @@ from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import RegistryImage
 from shunter.image_registry.registry_errors import Purpose
 from shunter.workspace.images.image_cache import ImageCache
-from shunter.workspace.images.image_content import Found
 from shunter.workspace.images.layer import WHITEOUT
+from shunter.workspace.manifest import Entry, Kind
 
 #: Compressed layers beyond this are not read: they hold packages, not the making of a directory.
 LARGEST_READ = 256 << 20
 OPAQUE = f"{WHITEOUT}{WHITEOUT}.opq"
 
 
-def _found(member: tarfile.TarInfo) -> Found:
+def _entry(path: str, member: tarfile.TarInfo) -> Entry:
     if member.issym():
-        return Found("link", 0o777, member.uid, member.gid, member.linkname)
-    kind = "dir" if member.isdir() else "file"
-    return Found(kind, member.mode & 0o7777, member.uid, member.gid)  # type: ignore[arg-type]
+        return Entry(path, "link", 0o777, target=member.linkname, uid=member.uid, gid=member.gid)
+    kind: Kind = "dir" if member.isdir() else "file"
+    return Entry(path, kind, member.mode & 0o7777, uid=member.uid, gid=member.gid)
 
 
 class RegistryFiles:
@@ -43,7 +43,7 @@ class RegistryFiles:
         self._cache = cache
         self._usual = frozenset(usual)
 
-    def lookup(self, paths: Sequence[str]) -> Mapping[str, Found]:
+    def lookup(self, paths: Sequence[str]) -> Mapping[str, Entry]:
         """Return what the image has at these paths; see `image_content.Lookup`."""
         key = ("remote look", self._image.digest)
         remembered: dict[str, Any] = self._cache.recall(*key) or {}
@@ -52,10 +52,10 @@ class RegistryFiles:
             purpose = Purpose("pull", self._client.registry, self._image.reference.repository)
             remembered |= self._client.patiently(lambda: self._search(unknown), purpose)
             self._cache.remember(remembered, *key)
-        return {path: Found(*remembered[path]) for path in paths if remembered.get(path)}
+        return {path: Entry(*remembered[path]) for path in paths if remembered.get(path)}
 
-    def _search(self, paths: set[str]) -> dict[str, Found | None]:
-        answers: dict[str, Found | None] = {}
+    def _search(self, paths: set[str]) -> dict[str, Entry | None]:
+        answers: dict[str, Entry | None] = {}
         for layer in reversed(self._image.manifest["layers"]):
             missing = paths - answers.keys()
             if not missing:
@@ -65,9 +65,9 @@ class RegistryFiles:
                 answers |= self._search_layer(layer["digest"], missing, media_type.endswith("gzip"))
         return {path: answers.get(path) for path in paths}
 
-    def _search_layer(self, digest: str, paths: set[str], is_packed: bool) -> dict[str, Found | None]:
+    def _search_layer(self, digest: str, paths: set[str], is_packed: bool) -> dict[str, Entry | None]:
         """Return what a layer says of paths: what they are, or None where it hides the layers below."""
-        answers: dict[str, Found | None] = {}
+        answers: dict[str, Entry | None] = {}
         hidden: set[str] = set()
         with self._client.open_blob(self._image.reference.repository, digest) as stream:
             try:
@@ -78,7 +78,7 @@ class RegistryFiles:
                         archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all of them
                         name = member.name.removeprefix("./").strip("/")
                         if name in paths:
-                            answers[name] = _found(member)
+                            answers[name] = _entry(name, member)
                         parent, _, last = name.rpartition("/")
                         if last == OPAQUE:
                             hidden |= {path for path in paths if path.startswith(f"{parent}/")}

@@ -1,4 +1,4 @@
-"""Building images with the ``docker`` command, from a context that is streamed to it.
+"""Building images with the ``docker`` command, from a context that is written to a file first.
 
 The command chooses the builder, BuildKit or Docker's older one, by its own rules.
 """
@@ -6,24 +6,22 @@ The command chooses the builder, BuildKit or Docker's older one, by its own rule
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
-import subprocess
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from shunter.docker.command import DockerCommand, refusal
+from shunter.docker.command import DockerCommand, DockerRefused, refusal
 from shunter.docker.credentials import login_environment
 from shunter.docker.daemon_errors import EngineUnavailableError
 from shunter.docker.image_reference import IMAGE_ID
 from shunter.docker.images import inspect_image, is_out_of_space, out_of_space, tag
 from shunter.errors import BackendError, ConfigError
 from shunter.progress import Progress
+from shunter.workspace.images.layer import LayerContent, work_folder, write_tar
 
 #: Lines of a failing build that its error shows.
 SHOWN_LINES = 25
-#: How long an interrupted build may take to end by itself.
-ENDING_SECONDS = 10.0
 
 
 def nameable(docker: DockerCommand, image: str) -> str:
@@ -40,11 +38,12 @@ def nameable(docker: DockerCommand, image: str) -> str:
 
 def run_build(
     docker: DockerCommand,
-    context: Iterable[bytes],
+    context: LayerContent,
     name: str,
     labels: Mapping[str, str],
+    progress: Progress,
     *,
-    output: BuildOutput,
+    is_quiet: bool = True,
     dockerfile: str = "Dockerfile",
     arguments: Mapping[str, str] | None = None,
     platform: str | None = None,
@@ -54,27 +53,39 @@ def run_build(
 
     Args:
         docker: the command for the daemon.
-        context: a tar.
+        context: what the build is given.
         name: what the image is called at the very end.
         labels: labels of the image.
-        output: gets the output.
+        progress: receives how far it is.
+        is_quiet: whether the output is shown only if the build fails.
         dockerfile: path of the Dockerfile in the context.
         arguments: values of ``ARG``.
         platform: what it is built for; the daemon's own by default.
         registries: hosts that bases may have to be pulled from.
 
     Raises:
+        WorkspaceChangedError: a file is no longer what it was when it was hashed; nothing was made.
         BackendError: the build failed; shows the step and the end of its output.
     """
-    with login_environment(registries) as environ:
-        # an image that is tagged is whole; a step that fails leaves no container
-        words = [docker.program, "build", "--tag", name, "--force-rm", "--file", dockerfile]
-        words += ["--platform", platform] if platform else []
-        for option, values in (("--build-arg", arguments or {}), ("--label", labels)):
-            words += [word for key, value in values.items() for word in (option, f"{key}={value}")]
-        code = _run_fed([*words, "-"], {**os.environ, **docker.environ, **environ}, context, output)
-    if code:
-        raise _failed(dockerfile, f"`docker build` ended with exit code {code}", output)
+    # an image that is tagged is whole; a step that fails leaves no container
+    words = ["build", "--tag", name, "--force-rm", "--file", dockerfile]
+    words += ["--platform", platform] if platform else []
+    for option, values in (("--build-arg", arguments or {}), ("--label", labels)):
+        words += [word for key, value in values.items() for word in (option, f"{key}={value}")]
+    end: collections.deque[str] = collections.deque(maxlen=SHOWN_LINES)
+    with work_folder() as folder, login_environment(registries) as environ:
+        path = os.path.join(folder, "context.tar")
+        write_tar(context, path, progress)
+        logged_in = DockerCommand({**docker.environ, **environ}, docker.program)
+        try:
+            # closed even if the progress stops us: the command ends before its files are removed
+            with contextlib.closing(logged_in.lines(*words, "-", stdin=path)) as lines:
+                for line in filter(str.strip, lines):
+                    end.append(line.rstrip())
+                    if not is_quiet:
+                        progress.output(line.rstrip())
+        except DockerRefused as error:
+            raise _failed(dockerfile, error.message, list(end)) from error
     built = inspect_image(docker, name)
     if built is None:
         raise ConfigError(
@@ -84,74 +95,7 @@ def run_build(
     return built
 
 
-def _run_fed(
-    words: Sequence[str], environ: Mapping[str, str], context: Iterable[bytes], output: BuildOutput
-) -> int:
-    """Run a command that reads the context; it ends when we do."""
-    process = subprocess.Popen(
-        words,
-        env=dict(environ),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C reaches it through us, after the context is closed
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    reader = threading.Thread(target=_drain, args=(process.stdout, output), daemon=True)
-    reader.start()
-    try:
-        try:
-            for piece in context:
-                process.stdin.write(piece)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended already, and says why
-        return process.wait()
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(ENDING_SECONDS)
-        except subprocess.TimeoutExpired:  # it waits for more input, or for a daemon that does
-            process.kill()
-        raise
-    finally:
-        process.wait()
-        reader.join()
-        process.stdout.close()
-        try:
-            process.stdin.close()
-        except BrokenPipeError:
-            pass
-
-
-def _drain(stream: IO[bytes], output: BuildOutput) -> None:
-    for line in stream:
-        output.add(line.decode("utf-8", "replace"))
-
-
-# ---- output
-
-
-class BuildOutput:
-    """The output of a build: passed on, unless it is quiet, and its end kept for the error."""
-
-    def __init__(self, progress: Progress, quiet: bool = True) -> None:
-        self._progress = progress
-        self._quiet = quiet
-        self.last_lines: collections.deque[str] = collections.deque(maxlen=SHOWN_LINES)
-
-    def add(self, text: str) -> None:
-        """Take some lines."""
-        for line in text.splitlines():
-            if line.strip():
-                self.last_lines.append(line.rstrip())
-                if not self._quiet:
-                    self._progress.output(line.rstrip())
-
-
-def _failed(dockerfile: str, reason: str, output: BuildOutput) -> BackendError:
-    lines = list(output.last_lines)
+def _failed(dockerfile: str, reason: str, lines: list[str]) -> BackendError:
     if any(map(is_out_of_space, lines)):
         return out_of_space("cannot build the image", lines[-1].strip())
     if lines and isinstance(error := refusal(lines[-1]), EngineUnavailableError):

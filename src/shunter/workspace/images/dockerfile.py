@@ -12,7 +12,8 @@ from shunter.docker.image_reference import IMAGE_ID, Reference
 from shunter.errors import ConfigError
 from shunter.paths import read_regular_file
 from shunter.specs.workspace import DOCKERFILES
-from shunter.workspace.images.layer import LayerContent, LayerEntry
+from shunter.workspace.images.layer import LayerContent
+from shunter.workspace.manifest import Entry
 from shunter.workspace.snapshot import Snapshot
 
 #: The build's arguments: the role's image, and the workspace.
@@ -61,15 +62,11 @@ def find_context(taken: Snapshot, projects: Iterable[str]) -> BuildContext | Non
     raw = b"".join(taken.read(entries[name])) if name in entries else _read(path)
     # the files have been selected already; these ignore files would filter them again
     skipped = {name, ".dockerignore", f"{name}.dockerignore"}
-    items = [LayerEntry(name, "file", 0o644, size=len(raw), digest=hashlib.sha256(raw).hexdigest())]
-    items += [
-        LayerEntry(entry.path, entry.kind, entry.mode, 0, 0, entry.size, entry.digest, entry.target)
-        for entry in taken.manifest.entries
-        if entry.path not in skipped
-    ]
+    items = [Entry(name, "file", 0o644, len(raw), hashlib.sha256(raw).hexdigest())]
+    items += [entry for entry in taken.manifest.entries if entry.path not in skipped]
 
-    def read(item: LayerEntry) -> Iterable[bytes]:
-        return (raw,) if item.path == name else taken.read(entries[item.path])
+    def read(entry: Entry) -> Iterable[bytes]:
+        return (raw,) if entry.path == name else taken.read(entry)
 
     return BuildContext(name, raw.decode("utf-8", "replace"), LayerContent(tuple(sorted(items)), read))
 

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,10 +20,10 @@ from typing import Any
 from shunter.errors import StateStoreError
 from shunter.image_registry.push import LayerFile
 from shunter.paths import make_private_dir, state_dir
-from shunter.workspace.images.layer import LayerEntry
+from shunter.workspace.manifest import Entry
 
 #: Changed whenever older files would be misread.
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Anchor:
         layer: what it is in a registry; its file has gone.
     """
 
-    entries: tuple[LayerEntry, ...]
+    entries: tuple[Entry, ...]
     image: str = ""
     layer: LayerFile | None = None
 
@@ -79,7 +78,7 @@ class ImageCache:
         """Return the anchor of a key, or None."""
         value = self.recall("anchor", *key)
         try:
-            entries = tuple(LayerEntry(*fields) for fields in value["entries"])
+            entries = tuple(Entry(*fields) for fields in value["entries"])
             return Anchor(entries, value["image"], value["layer"] and LayerFile(**value["layer"]))
         except (TypeError, KeyError):
             return None
@@ -100,19 +99,6 @@ class ImageCache:
                 file = stack.enter_context(open(self._path("lock", key), "a", encoding="utf-8"))
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-    def collect(self, older_than: float) -> int:
-        """Forget what was last remembered more than this many seconds ago; returns the bytes freed."""
-        freed = 0
-        limit = time.time() - older_than
-        with contextlib.suppress(FileNotFoundError):
-            for item in os.scandir(self._directory):
-                with contextlib.suppress(OSError):
-                    status = item.stat()
-                    if status.st_mtime < limit:
-                        os.unlink(item.path)
-                        freed += status.st_size
-        return freed
 
     def _path(self, kind: str, key: Sequence[object]) -> str:
         text = json.dumps([str(part) for part in key])

@@ -13,15 +13,21 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import shunter
 from shunter.errors import ConfigError
 from shunter.specs.workspace import Workspace
 from shunter.workspace.images.dockerfile import find_context
-from shunter.workspace.images.image_config import LABEL_FINGERPRINT, LABEL_TOOLKIT, LABEL_VERSION
-from shunter.workspace.images.layer import WHITEOUT, LayerContent, LayerEntry
+from shunter.workspace.images.image_config import (
+    LABEL_BASE,
+    LABEL_BASE_NAME,
+    LABEL_FINGERPRINT,
+    LABEL_TOOLKIT,
+    LABEL_VERSION,
+)
+from shunter.workspace.images.layer import WHITEOUT, LayerContent
 from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.snapshot import snapshot
 from shunter.workspace.toolkit_files import TOOLKIT_BASE, TOOLKIT_PATH, toolkit_archive
@@ -57,11 +63,6 @@ class JobCode:
         """The workspace's manifest."""
         return self.snapshot.manifest if self.snapshot else None
 
-    def roots(self, *, with_toolkit: bool) -> str:
-        """Return a name for the layers that differ little from each other: those of the same directories."""
-        directories = str(self.workspace.absolute()) if self.workspace else ""
-        return f"{directories} with the toolkit" if with_toolkit else directories
-
     def labels(self, *, with_toolkit: bool) -> dict[str, str]:
         """Return the labels of an image that it is put into, with the toolkit or without."""
         labels = {LABEL_VERSION: shunter.__version__}
@@ -85,12 +86,53 @@ class JobCode:
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
-    def cargo(self, *, with_workspace: bool, with_toolkit: bool) -> Cargo:
-        """Return what goes into a layer."""
-        toolkit = self.toolkit if with_toolkit else None
-        if self.snapshot is None or not with_workspace:
-            return Cargo(None, lambda entry: (), toolkit)
-        return Cargo(self.snapshot.manifest.entries, self.snapshot.read, toolkit)
+    def patch(
+        self, base: str, name: str, *, with_workspace: bool = True, with_toolkit: bool, platform: str | None
+    ) -> Patch:
+        """Return what makes an image of another one; the arguments are those of `Patch`."""
+        directories = str(self.workspace.absolute()) if self.workspace else ""
+        cargo = Cargo(None, lambda entry: (), self.toolkit if with_toolkit else None)
+        if self.snapshot is not None and with_workspace:
+            cargo = replace(cargo, entries=self.snapshot.manifest.entries, read=self.snapshot.read)
+        return Patch(
+            base,
+            name,
+            cargo,
+            {**self.labels(with_toolkit=with_toolkit), LABEL_BASE_NAME: base},
+            f"{directories} with the toolkit" if with_toolkit else directories,
+            platform,
+        )
+
+
+@dataclass(frozen=True)
+class Patch:
+    """An image that is to be made: another one with code on top.
+
+    Attributes:
+        base: the image below.
+        name: repository and tag of the new one.
+        cargo: what goes on top.
+        labels: labels that it gets.
+        roots: names the layers that differ little from each other: those of the same directories.
+        platform: which of several images of the base; by default the daemon's own, or this machine's.
+    """
+
+    base: str
+    name: str
+    cargo: Cargo
+    labels: Mapping[str, str]
+    roots: str
+    platform: str | None
+
+    def is_made(self, labels: Mapping[str, str] | None, base_id: str) -> bool:
+        """Tell from an image's labels whether it is this one, over the base with this id."""
+        wanted = {**self.labels, LABEL_BASE: base_id}
+        return all((labels or {}).get(name) == wanted.get(name) for name in (LABEL_BASE, LABEL_FINGERPRINT))
+
+    def is_in(self, labels: Mapping[str, str] | None) -> bool:
+        """Tell from the base's labels whether it has everything: only the toolkit is wanted, and there."""
+        toolkit = self.labels.get(LABEL_TOOLKIT)
+        return self.cargo.entries is None and bool(toolkit) and (labels or {}).get(LABEL_TOOLKIT) == toolkit
 
 
 @dataclass(frozen=True)
@@ -108,14 +150,6 @@ class Cargo:
     read: Callable[[Entry], Iterable[bytes]] = field(compare=False, repr=False)
     toolkit: bytes | None = field(default=None, repr=False)
 
-    def is_in(self, below: Mapping[str, str] | None, labels: Mapping[str, str]) -> bool:
-        """Tell whether an image already has everything: only the toolkit is wanted, and the image has it.
-
-        ``below`` are the image's labels, ``labels`` those that it would get.
-        """
-        wanted = labels.get(LABEL_TOOLKIT)
-        return self.entries is None and bool(wanted) and (below or {}).get(LABEL_TOOLKIT) == wanted
-
     def compose(self, working_dir: str, lookup: Lookup | None = None) -> LayerContent:
         """Lay everything out as one layer.
 
@@ -127,30 +161,29 @@ class Cargo:
         Raises:
             ConfigError: a name cannot be in a layer, or something is in the way in the base image.
         """
-        entries: dict[str, LayerEntry] = {}
+        entries: dict[str, Entry] = {}
         sources: dict[str, Entry] = {}
         if self.entries is not None:
             where = locate(working_dir, lookup)
             entries |= where.by_path
             for entry in self.entries:
-                placed = _layer_entry(entry, where.path)
-                entries[placed.path], sources[placed.path] = placed, entry
+                _check_name(entry.path)
+                path = f"{where.path}/{entry.path}"
+                entries[path], sources[path] = entry._replace(path=path), entry
         toolkit_path = ""
         if self.toolkit is not None:
             where = locate(_TOOLKIT_DIRECTORY, lookup)
             toolkit_path = f"{where.path}/{_TOOLKIT_NAME}"
             digest = hashlib.sha256(self.toolkit).hexdigest()
             entries = where.by_path | entries
-            entries[toolkit_path] = LayerEntry(
-                toolkit_path, "file", 0o755, size=len(self.toolkit), digest=digest
-            )
+            entries[toolkit_path] = Entry(toolkit_path, "file", 0o755, size=len(self.toolkit), digest=digest)
             base = locate(TOOLKIT_BASE, lookup)
             # like /tmp: the image's user need not be root
-            entries = base.by_path | entries | {base.path: LayerEntry(base.path, "dir", 0o1777)}
+            entries = base.by_path | entries | {base.path: Entry(base.path, "dir", 0o1777)}
         if lookup is not None:
             _add_parents(entries)
 
-        def read(entry: LayerEntry) -> Iterable[bytes]:
+        def read(entry: Entry) -> Iterable[bytes]:
             if entry.path == toolkit_path:
                 return (self.toolkit or b"",)
             return self.read(sources[entry.path])
@@ -158,44 +191,28 @@ class Cargo:
         return LayerContent(tuple(entries[path] for path in sorted(entries)), read)
 
 
-def _layer_entry(entry: Entry, directory: str) -> LayerEntry:
-    path = f"{directory}/{entry.path}"
+def _check_name(path: str) -> None:
     if path.rpartition("/")[2].startswith(WHITEOUT):
         raise ConfigError(
-            f"the workspace has a file {entry.path!r}, whose name marks a removed file in an image",
+            f"the workspace has a file {path!r}, whose name marks a removed file in an image",
             hint="Rename it, or add it to .shunterignore.",
         )
-    if entry.kind == "file":
-        return LayerEntry(path, "file", entry.mode, size=entry.size, digest=entry.digest)
-    if entry.kind == "link":
-        return LayerEntry(path, "link", 0o777, target=entry.target)
-    return LayerEntry(path, "dir", entry.mode)
 
 
-def _add_parents(entries: dict[str, LayerEntry]) -> None:
+def _add_parents(entries: dict[str, Entry]) -> None:
     """Give every entry its parents: Docker would make missing ones with other attributes."""
     for path in list(entries):
         parent = path.rpartition("/")[0]
         while parent and parent not in entries:
-            entries[parent] = LayerEntry(parent, "dir")
+            entries[parent] = Entry(parent, "dir", 0o755)
             parent = parent.rpartition("/")[0]
 
 
 # ---- where a directory really is
 
 
-class Found(NamedTuple):
-    """What a base image has at a path. ``target`` is of a link."""
-
-    kind: Literal["file", "link", "dir"]
-    mode: int = 0o755
-    uid: int = 0
-    gid: int = 0
-    target: str = ""
-
-
 #: Looks paths (relative to the root) up in the base image; leaves out those that it does not have.
-Lookup = Callable[[Sequence[str]], Mapping[str, Found]]
+Lookup = Callable[[Sequence[str]], Mapping[str, Entry]]
 
 
 class ImageDirectory(NamedTuple):
@@ -205,7 +222,7 @@ class ImageDirectory(NamedTuple):
     """
 
     path: str
-    by_path: dict[str, LayerEntry]
+    by_path: dict[str, Entry]
 
 
 def locate(directory: str, lookup: Lookup | None) -> ImageDirectory:
@@ -220,7 +237,7 @@ def locate(directory: str, lookup: Lookup | None) -> ImageDirectory:
     todo = _parts(directory)
     if lookup is None:
         return ImageDirectory(os.path.normpath("/".join(todo)), {})
-    entries: dict[str, LayerEntry] = {}
+    entries: dict[str, Entry] = {}
     found = dict(lookup(_prefixes([], todo)))
     links = 0
     while todo:
@@ -244,8 +261,7 @@ def locate(directory: str, lookup: Lookup | None) -> ImageDirectory:
                 hint="Choose another working directory in the image (WORKDIR).",
             )
         done.append(part)
-        attributes = there or Found("dir")
-        entries[path] = LayerEntry(path, "dir", attributes.mode, attributes.uid, attributes.gid)
+        entries[path] = there or Entry(path, "dir", 0o755)
     end = "/".join(done)
     return ImageDirectory(
         end, {path: entry for path, entry in entries.items() if f"{end}/".startswith(f"{path}/")}

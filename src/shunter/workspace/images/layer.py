@@ -5,15 +5,20 @@ Names are bytes as the file system has them; the tar says which are not UTF-8 (`
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import itertools
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
 
+from shunter.errors import BackendError
 from shunter.image_registry.push import LayerFile
+from shunter.progress import Progress
+from shunter.workspace.manifest import Entry
 from shunter.workspace.snapshot import Snapshot
 
 #: Modification time of every entry: 1980-01-02 UTC. Zip files cannot hold an earlier day, so with 1970
@@ -29,34 +34,7 @@ LARGEST_DELTA = 0.25
 
 _TYPES = {"file": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "dir": tarfile.DIRTYPE}
 
-Kind = Literal["file", "link", "dir"]
-
-
-class LayerEntry(NamedTuple):
-    """One entry of a layer.
-
-    Attributes:
-        path: where it is, relative to the image's root, without a leading or trailing slash.
-        kind: what it is.
-        mode: permission bits, at most 0o7777.
-        uid: owner.
-        gid: owning group.
-        size: bytes of a file.
-        digest: sha256 of a file's content, in hex.
-        target: what a link points to.
-    """
-
-    path: str
-    kind: Kind
-    mode: int = 0o755
-    uid: int = 0
-    gid: int = 0
-    size: int = 0
-    digest: str = ""
-    target: str = ""
-
-
-Reader = Callable[[LayerEntry], Iterable[bytes]]
+Reader = Callable[[Entry], Iterable[bytes]]
 
 
 @dataclass(frozen=True)
@@ -66,20 +44,16 @@ class LayerContent:
     ``read`` must return exactly the content that has the entry's digest, or raise.
     """
 
-    entries: tuple[LayerEntry, ...]
+    entries: tuple[Entry, ...]
     read: Reader = field(compare=False)
 
 
 def content_of(taken: Snapshot) -> LayerContent:
     """Return a workspace as the content of a layer or archive, owned by root."""
-    entries = tuple(
-        LayerEntry(entry.path, entry.kind, entry.mode, 0, 0, entry.size, entry.digest, entry.target)
-        for entry in taken.manifest.entries
-    )
-    return LayerContent(entries, lambda entry: taken.read(taken.manifest.by_path[entry.path]))
+    return LayerContent(taken.manifest.entries, taken.read)
 
 
-def tar_size(entries: Iterable[LayerEntry]) -> int:
+def tar_size(entries: Iterable[Entry]) -> int:
     """Return how long the tar will be, without reading any content."""
     return sum(_entry_size(entry) for entry in entries) + 2 * BLOCK
 
@@ -122,6 +96,43 @@ def write_gzip(
     return LayerFile(path, f"sha256:{plain.hexdigest()}", f"sha256:{packed.hexdigest()}", size)
 
 
+def write_tar(content: LayerContent, path: str, progress: Progress) -> None:
+    """Write the tar to a file. Raises as `write_gzip` does."""
+    advance = packing(content, progress)
+    done = 0
+    with open(path, "wb") as file:
+        for piece in tar_stream(content):
+            file.write(piece)
+            done += len(piece)
+            advance(done)
+
+
+def packing(content: LayerContent, progress: Progress) -> Callable[[int], None]:
+    """Say that a tar is being written; returns what to call with the number of bytes that have been."""
+    total = tar_size(content.entries)
+    progress.step(f"packing {total / 1e6:.1f} MB")
+    return lambda done: progress.advance("packing the layer", done, total)
+
+
+@contextlib.contextmanager
+def work_folder() -> Iterator[str]:
+    """Give a folder for layers, removed afterwards, whatever happens.
+
+    Raises:
+        BackendError: its disk is full.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="shunter-") as folder:
+            yield folder
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise BackendError(
+            f"the layer cannot be written: {tempfile.gettempdir()} is full",
+            hint="Free space there, or let TMPDIR name a directory with more. Nothing was pushed.",
+        ) from error
+
+
 def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Join small parts, so that what follows is called once per MiB and not once per header."""
     waiting: list[bytes] = []
@@ -140,29 +151,19 @@ def _tar_parts(content: LayerContent) -> Iterator[bytes]:
     for entry in content.entries:
         yield _headers(entry)
         if entry.kind == "file" and entry.size:
-            yield from _exactly(entry, content.read(entry))
+            yield from content.read(entry)
             padding = -entry.size % BLOCK
             if padding:
                 yield bytes(padding)
     yield bytes(2 * BLOCK)
 
 
-def _exactly(entry: LayerEntry, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Pass a file's content on. One byte more or less would damage all that follows in the tar."""
-    left = entry.size
-    for chunk in chunks:
-        left -= len(chunk)
-        yield chunk
-    if left:
-        raise ValueError(f"{entry.path}: {entry.size - left} bytes were read, {entry.size} were announced")
-
-
-def _entry_size(entry: LayerEntry) -> int:
+def _entry_size(entry: Entry) -> int:
     size = len(_headers(entry))
     return size + (entry.size + BLOCK - 1) // BLOCK * BLOCK if entry.kind == "file" else size
 
 
-def _headers(entry: LayerEntry) -> bytes:
+def _headers(entry: Entry) -> bytes:
     """Return an entry's header, after its pax header where it needs one."""
     info = tarfile.TarInfo(entry.path)
     info.type, info.mode, info.mtime = _TYPES[entry.kind], entry.mode, MTIME
@@ -174,32 +175,22 @@ def _headers(entry: LayerEntry) -> bytes:
 # ---- the difference of two layers
 
 
-def changed_entries(anchor: Sequence[LayerEntry], new: Sequence[LayerEntry]) -> tuple[LayerEntry, ...] | None:
-    """Return what has to be put on the layer ``anchor`` to make it ``new``, sorted.
+def small_change(before: Sequence[Entry], content: LayerContent) -> LayerContent | None:
+    """Return what has to be put on one layer to make it another one, with the directories above it.
 
-    None if something was removed, or is a directory, file or link where it was not: a layer that hides it
-    would also hide what the base image has there.
+    None if that is not worth a second layer. Nor does one do if something was removed, or is a directory,
+    file or link where it was not: a layer that hides it would also hide what the base image has there.
     """
-    old = {entry.path: entry for entry in anchor}
-    now = {entry.path: entry for entry in new}
-    if any(path not in now or now[path].kind != entry.kind for path, entry in old.items()):
+    old = {entry.path: entry for entry in before}
+    new = {entry.path: entry for entry in content.entries}
+    if any(path not in new or new[path].kind != entry.kind for path, entry in old.items()):
         return None
-    return tuple(entry for entry in new if old.get(entry.path) != entry)
-
-
-def is_small(changed: Sequence[LayerEntry], whole: Sequence[LayerEntry]) -> bool:
-    """Tell whether changes are so small that a second layer is worth it."""
-    sizes = [sum(BLOCK + entry.size for entry in entries) for entries in (changed, whole)]
-    return sizes[0] <= LARGEST_DELTA * sizes[1]
-
-
-def with_parents(entries: Sequence[LayerEntry], whole: Sequence[LayerEntry]) -> tuple[LayerEntry, ...]:
-    """Return entries with those of the directories above them, as the whole layer has them."""
-    by_path = {entry.path: entry for entry in whole}
-    chosen = {entry.path: entry for entry in entries}
-    for entry in entries:
-        parent = entry.path.rpartition("/")[0]
-        while parent and parent not in chosen:
-            chosen[parent] = by_path[parent]
-            parent = parent.rpartition("/")[0]
-    return tuple(chosen[path] for path in sorted(chosen))
+    changed = [entry for entry in content.entries if old.get(entry.path) != entry]
+    sizes = [sum(BLOCK + entry.size for entry in entries) for entries in (changed, content.entries)]
+    if sizes[0] > LARGEST_DELTA * sizes[1]:
+        return None
+    paths = {entry.path for entry in changed}
+    for path in list(paths):
+        while path := path.rpartition("/")[0]:
+            paths.add(path)
+    return replace(content, entries=tuple(entry for entry in content.entries if entry.path in paths))
