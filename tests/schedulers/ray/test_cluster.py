@@ -226,7 +226,7 @@ def test_the_oldest_release(
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         told = tmp_path / "told"
         script = 'echo "${replica_id} $TORCHX_RANK0_HOST"; printf "\\377\\r\\n"; exit ${replica_id}'
-        cfg = {"notify": [f"cp /dev/stdin {told}"], "retry": {"exit": "1"}}
+        cfg = {"notify": [f"cp /dev/stdin {told}"], "retry": {"other": "1"}}
         failing = submit(scheduler, script, cfg, num_replicas=2, retry_policy=RetryPolicy.REPLICA)
         monkeypatch.setenv("RAY_AUTH_TOKEN", "unknown-there")
         lasting = submit(scheduler, "echo secret >here.txt; echo up; sleep 600")
@@ -244,6 +244,9 @@ def test_the_oldest_release(
         blocks = scheduler.log_blocks(failing, [("worker", 0)], LogQuery())
         assert b"".join(block.data for block in blocks) == b"0 localhost\n\377\r\n"
         wait_until(lambda: told.exists() and told.read_text().endswith("}"), "the notification")
+        message = json.loads(told.read_text())
+        assert (message["handle"], message["state"]) == (f"ray://test/{failing}", "FAILED")
+        assert (message["cause"]["replica"], message["cause"]["exit_code"]) == ("worker/1", 1)
         assert room(scheduler)[0] is not False
         assert {row.app_id for row in scheduler.list()} == {failing, lasting}
         scheduler.delete(failing)
@@ -334,21 +337,6 @@ def test_a_lost_node_and_then_a_lost_head(scheduler: RayScheduler, monkeypatch: 
         ok, text = room(scheduler)
         assert (ok, text.partition(": ")[0]) == (None, "it was not compared with the nodes")
         assert log_of(scheduler, app_id, lost) == f"at {WORKER}\nat {HEAD}\n"  # what was kept here
-
-
-@pytest.mark.usefixtures("cluster")
-def test_the_cause_is_told_at_the_end(scheduler: RayScheduler, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    script = "[ $0 = 1 ] || exit 0; echo 'MemoryError: no room' >&2; exit 3"
-    job = role(script, args=["-c", script, "${replica_id}"], num_replicas=2)
-    app_id = scheduler.submit(AppDef("job", [job]), {"notify": [f"cp /dev/stdin {told}"]})
-    assert end_of(scheduler, app_id).state is AppState.FAILED
-    wait_until(lambda: told.exists() and told.read_text().endswith("}"), "the notification")
-    message = json.loads(told.read_text())
-    assert (message["handle"], message["state"]) == (f"ray://test/{app_id}", "FAILED")
-    cause = message["cause"]
-    assert (cause["name"], cause["replica"], cause["exit_code"]) == ("out_of_memory", "worker/1", 3)
-    assert cause["evidence"] == "MemoryError: no room"
 
 
 def first_lines(scheduler: RayScheduler, app_id: str, k: int) -> str:

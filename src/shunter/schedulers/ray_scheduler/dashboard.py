@@ -33,8 +33,9 @@ TOKEN_FILE = os.path.join(".ray", "auth_token")
 #: Ports of a head that do not serve the Jobs API: its control store, and Ray Client.
 OTHER_PORTS = {6379: "control store", 10001: "Ray Client"}
 ADDRESS_EXAMPLE = "Give the dashboard's address: -cfg dashboard_address=http://HEAD:8265."
-#: Seconds for which the dashboard may be silent: it waits 30 s for its agent, and longer to store a package.
-SILENCE, UPLOAD_SILENCE = 40.0, 300.0
+#: Seconds for which the dashboard may be silent: where it asks nobody, where it waits 30 s for the agent of a
+#: node, and where it stores a package.
+SILENCE, AGENT_SILENCE, UPLOAD_SILENCE = 15.0, 40.0, 300.0
 #: What Ray's own 404 says: "Job NAME does not exist".
 ABSENT = b"does not exist"
 
@@ -79,18 +80,19 @@ class Dashboard:
 
     def job(self, app_id: str) -> dict[str, Any] | None:
         """Return Ray's record of a job; None if Ray does not know it."""
-        record = self.ask("GET", job_path(app_id))
+        record = self.ask("GET", job_path(app_id), silence=SILENCE)
         return record if isinstance(record, dict) else None
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Return Ray's records of all jobs that were submitted, by submission id: one request."""
-        records = self.ask("GET", "/api/jobs/") or []
+        records = self.ask("GET", "/api/jobs/", silence=SILENCE) or []
         return {record["submission_id"]: record for record in records if record.get("submission_id")}
 
-    def ask(self, method: str, path: str, document: Any = None) -> Any:
+    def ask(self, method: str, path: str, document: Any = None, silence: float = AGENT_SILENCE) -> Any:
         """Send a request, with JSON; returns the answer's JSON, None for what Ray says does not exist."""
         body = None if document is None else json.dumps(document).encode()
-        status, content = self.send(method, path, body, {"Content-Type": "application/json"}, ok=(200, 404))
+        headers = {"Content-Type": "application/json"}
+        status, content = self.send(method, path, body, headers, silence=silence, ok=(200, 404))
         if status == 404:
             if ABSENT in content:
                 return None
@@ -110,7 +112,7 @@ class Dashboard:
         body: bytes | Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         *,
-        silence: float = SILENCE,
+        silence: float = AGENT_SILENCE,
         ok: tuple[int, ...] = (200,),
     ) -> tuple[int, bytes]:
         """Send a request; returns the status and the content.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from shunter.errors import BackendError, ShunterError
-from shunter.schedulers.ray_scheduler.dashboard import MODE_VARIABLE, Dashboard, find_token
+from shunter.schedulers.ray_scheduler.dashboard import MODE_VARIABLE, SILENCE, Dashboard, find_token
 from shunter.schedulers.ray_scheduler.options import RayOpts
 from shunter.schedulers.ray_scheduler.request import RayRequest, checked_environment
 from shunter.schedulers.responses import Check
@@ -41,13 +41,15 @@ def examine(cfg: Mapping[str, Any]) -> list[Check]:
         if check("dashboard", lambda: _version(dashboard)):
             check("Jobs API", lambda: f"{len(dashboard.jobs())} jobs")
             check("nodes", lambda: _totals(dashboard))
-        if check("token", lambda: "it is sent" if find_token() else ""):
-            checks[-1] = _token(dashboard)
+        try:
+            checks.append(_token(dashboard))
+        except ShunterError as error:
+            checks.append(Check("token", False, error.message, error.hint))
     return checks
 
 
 def _version(dashboard: Dashboard) -> str:
-    answer = dashboard.ask("GET", "/api/version")
+    answer = dashboard.ask("GET", "/api/version", silence=SILENCE)
     if not isinstance(answer, dict) or "ray_version" not in answer:
         raise BackendError(f"{dashboard.address} is not the dashboard of Ray")
     return f"Ray {answer['ray_version']}"
@@ -55,7 +57,7 @@ def _version(dashboard: Dashboard) -> str:
 
 def _nodes(dashboard: Dashboard) -> list[Node]:
     """Return the nodes that are up, with what they have in all."""
-    answer = dashboard.ask("GET", "/api/v0/nodes?detail=1&limit=10000") or {}
+    answer = dashboard.ask("GET", "/api/v0/nodes?detail=1&limit=10000", silence=SILENCE) or {}
     rows = ((answer.get("data") or {}).get("result") or {}).get("result") or []
     return [row for row in rows if row.get("state") == "ALIVE"]
 
@@ -87,7 +89,7 @@ def examine_job(dashboard: Dashboard, request: RayRequest) -> list[Check]:
         nodes, why_more = _nodes(dashboard), _why_it_may_grow(dashboard)
     except ShunterError as error:
         return [Check("the job", None, f"it was not compared with the nodes: {error.message}", error.hint)]
-    problems = list(dict.fromkeys(_lacks_room(nodes, request)))
+    problems = _lacks_room(nodes, request)
     if not problems:
         return [Check("the job", True, "the nodes that are up could hold it, if empty")]
     hint = why_more or "Ask for less, unless nodes are added by hand."
@@ -109,8 +111,8 @@ def _why_it_may_grow(dashboard: Dashboard) -> str:
     return "Ray's autoscaler may add nodes that can."
 
 
-def _lacks_room(nodes: list[Node], request: RayRequest) -> Iterator[str]:
-    """Yield why nodes could not hold a job, even if they were empty."""
+def _lacks_room(nodes: list[Node], request: RayRequest) -> list[str]:
+    """Return why nodes could not hold a job, even if they were empty."""
     submission, roles, strategy = request.submission, request.plan["roles"], request.plan["strategy"]
     driver = {
         "CPU": submission.get("entrypoint_num_cpus") or 0,
@@ -122,24 +124,24 @@ def _lacks_room(nodes: list[Node], request: RayRequest) -> Iterator[str]:
     problems += [
         _fits_no_node(nodes, role["bundle"], role["labels"], f"a replica of {role['name']}") for role in roles
     ]
-    if any(problems):
-        yield from filter(None, problems)
-        return
-    together: collections.Counter[str] = collections.Counter()
-    count = 0
-    for role in roles:
-        least = role["replicas"] if role["min"] is None else role["min"]
-        count += least
-        together.update({name: amount * least for name, amount in role["bundle"].items()})
-    if strategy == "STRICT_PACK":
-        yield from filter(None, [_fits_no_node(nodes, together, {}, f"all replicas (placement={strategy})")])
-        return
-    if strategy == "STRICT_SPREAD" and count > len(nodes):
-        yield f"placement={strategy} needs {count} nodes, a replica on each; {len(nodes)} are up"
-    for name, wanted in together.items():
-        there = sum(_has(node, name) for node in nodes)
-        if wanted > there:
-            yield f"the replicas ask for {_words(name, wanted)}, and all nodes have {_words(name, there)}"
+    if not any(problems):
+        counts = [role["replicas"] if role["min"] is None else role["min"] for role in roles]
+        together: collections.Counter[str] = collections.Counter()
+        for role, count in zip(roles, counts, strict=True):
+            together.update({name: amount * count for name, amount in role["bundle"].items()})
+        totals = {name: sum(_has(node, name) for node in nodes) for name in together}
+        if strategy == "STRICT_PACK":
+            problems.append(_fits_no_node(nodes, together, {}, f"all replicas (placement={strategy})"))
+        if strategy == "STRICT_SPREAD" and sum(counts) > len(nodes):
+            problems.append(
+                f"placement={strategy} needs {sum(counts)} nodes, a replica on each; {len(nodes)} are up"
+            )
+        problems += [
+            f"the replicas ask for {_words(name, wanted)}, and all nodes have {_words(name, totals[name])}"
+            for name, wanted in together.items()
+            if wanted > totals[name]
+        ]
+    return list(dict.fromkeys(filter(None, problems)))
 
 
 def _fits_no_node(
@@ -148,16 +150,10 @@ def _fits_no_node(
     """Say that no node could hold something, and why not; "" if one could."""
     reasons = []
     for number, node in enumerate(nodes):
-        lacks = [
-            f"its label {key} is not {wanted}"
-            for key, wanted in (labels or {}).items()
-            if not _has_label(node, key, wanted)
-        ]
-        lacks += [
-            f"it has {_words(name, _has(node, name))}"
-            for name, amount in bundle.items()
-            if amount > _has(node, name)
-        ]
+        others = [pair for pair in (labels or {}).items() if not _has_label(node, *pair)]
+        lacks = [f"its label {key} is not {text}" for key, text in others]
+        short = [name for name, amount in bundle.items() if amount > _has(node, name)]
+        lacks += [f"it has {_words(name, _has(node, name))}" for name in short]
         if not lacks:
             return ""
         reasons.append(f"{node.get('node_name') or number}: {', '.join(lacks)}")

@@ -236,7 +236,7 @@ def kept_job(app_id: str) -> RayJob | None:
     if not document.get("state"):
         return None
     status = "STOPPED" if document["state"] == "CANCELLED" else document["state"]
-    return RayJob(app_id, {"status": status}, document)
+    return RayJob(app_id, {"status": status}, document, is_forgotten=True)
 
 
 def forget(app_id: str) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from shunter.errors import BackendError, ConfigError
+from shunter.errors import BackendError, ConfigError, UnknownAppException
 from shunter.parallel import for_all
 from shunter.schedulers.ray_scheduler import logs, request, states
 from shunter.schedulers.responses import LogQuery, Stream
@@ -67,9 +67,12 @@ def place_of(scheduler: RayScheduler, app_id: str, role_name: str, k: int) -> di
 
     Raises:
         ConfigError: it does not run.
+        UnknownAppException: there is no such job.
     """
     job = states.find_job(scheduler.dashboard_of(app_id), app_id, with_document=True)
-    for role in job.document.get("roles", []) if job is not None else []:
+    if job is None:
+        raise UnknownAppException(f"Ray does not know the job {app_id!r}")
+    for role in job.document.get("roles", []):
         for replica in role["replicas"]:
             if (role["role"], replica["id"]) == (role_name, k) and replica.get("pid"):
                 return {"node": replica["node"], "pid": replica["pid"]}

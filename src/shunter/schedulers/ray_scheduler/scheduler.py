@@ -23,13 +23,12 @@ from shunter.schedulers.api import (
     attempt,
     if_reachable,
     not_ended,
-    poll_until_ended,
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS
 from shunter.schedulers.ids import make_unique
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
 from shunter.schedulers.ray_scheduler import logs, ray_package, request
-from shunter.schedulers.ray_scheduler.dashboard import Dashboard, job_path
+from shunter.schedulers.ray_scheduler.dashboard import SILENCE, Dashboard, job_path
 from shunter.schedulers.ray_scheduler.doctor import examine, examine_job
 from shunter.schedulers.ray_scheduler.options import RayOpts
 from shunter.schedulers.ray_scheduler.remote_command import run_inside
@@ -122,7 +121,7 @@ class RayScheduler(Scheduler[RayOpts]):
 
     def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:
         """Check with one call that the cluster can be reached, and accepts our credentials."""
-        Dashboard.of(info.cfg).ask("GET", "/api/version")
+        Dashboard.of(info.cfg).ask("GET", "/api/version", silence=SILENCE)
 
     def schedule(self, dryrun_info: AppDryRunInfo[RayRequest]) -> str:
         """Submit the job exactly once: Ray accepts a submission id once, whatever is lost on the way.
@@ -140,20 +139,16 @@ class RayScheduler(Scheduler[RayOpts]):
         try:
             dashboard.ask("POST", "/api/jobs/", submission)
         except BackendError as error:
-            if not self._was_accepted(dashboard, made.app_id, dryrun_info.client_token):
-                if "entrypoint_label_selector" in submission and "entrypoint_label_selector" in error.message:
-                    error.hint = "This Ray is too old for entrypoint_label_selector (2.49)."
+            if "entrypoint_label_selector" in error.message:
+                error.hint = "This Ray is too old for entrypoint_label_selector (2.49)."
+            try:  # it may have the job although its answer was lost
+                job = find_job(dashboard, made.app_id)
+            except BackendError:
+                raise error from None
+            if job is None or job.metadata.get(request.TOKEN) != dryrun_info.client_token:
                 raise
         dryrun_info.native_id = f"{dashboard.address} {made.app_id}"
         return made.app_id
-
-    def _was_accepted(self, dashboard: Dashboard, app_id: str, token: str) -> bool:
-        """Tell whether Ray has the job although its answer was lost, or says that the id is taken."""
-        try:
-            job = find_job(dashboard, app_id)
-        except BackendError:
-            return False
-        return job is not None and job.metadata.get(request.TOKEN) == token
 
     # ---- observing
 
@@ -162,17 +157,10 @@ class RayScheduler(Scheduler[RayOpts]):
         dashboard = self.dashboard_of(app_id)
         job = find_job(dashboard, app_id, with_document=True)
         if job is None:
-            return self._kept(app_id)
-        if is_terminal(job.state) and job.is_ours:
+            job = logs.kept_job(app_id)
+        elif is_terminal(job.state) and job.is_ours:
             logs.keep_end(dashboard, app_id)
-        return job.response(dashboard)
-
-    def _kept(self, app_id: str) -> DescribeAppResponse | None:
-        job = logs.kept_job(app_id)
-        return None if job is None else job.response(None)
-
-    def _brief(self, dashboard: Dashboard, job: RayJob | None, app_id: str) -> DescribeAppResponse | None:
-        return self._kept(app_id) if job is None else job.response(dashboard, brief=True)
+        return None if job is None else job.response(dashboard)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe several jobs by one request for each cluster, without their replicas."""
@@ -184,8 +172,8 @@ class RayScheduler(Scheduler[RayOpts]):
         responses = {}
         for app_id, dashboard in dashboards.items():
             record = records[dashboard].get(app_id)
-            job = None if record is None else RayJob(app_id, record, {})
-            responses[app_id] = self._brief(dashboard, job, app_id)
+            job = logs.kept_job(app_id) if record is None else RayJob(app_id, record, {})
+            responses[app_id] = None if job is None else job.response(dashboard, brief=not job.is_forgotten)
         return responses
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
@@ -211,18 +199,10 @@ class RayScheduler(Scheduler[RayOpts]):
         """Tell whether Ray knows a job of this id."""
         return self.dashboard_of(app_id).job(app_id) is not None
 
-    def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
-        """Block until the job ends, polling only the job and not its replicas."""
-        dashboard = self.dashboard_of(app_id)
-        end = poll_until_ended(lambda: self._brief(dashboard, find_job(dashboard, app_id), app_id), timeout)
-        return None if end is None else self.describe(app_id)
-
     # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
         """Run a command where a replica runs, without stdin and terminal: those Ray does not give."""
-        if not self.exists(app_id):
-            raise UnknownAppException(f"Ray does not know the job {app_id!r}")
         return run_inside(self, app_id, role_name, k, command)
 
     # ---- ending
@@ -283,14 +263,15 @@ class RayScheduler(Scheduler[RayOpts]):
         """Return the lines of several replicas and all their attempts, in the order in which Ray got them."""
         if query.regex is not None:
             compile_regex(query.regex)
-        dashboard, kept = self.dashboard_of(app_id), logs.kept_log(app_id)
+        dashboard = self.dashboard_of(app_id)
         try:
             job = find_job(dashboard, app_id)
         except UnreachableError:
-            if not kept:
+            if not logs.kept_log(app_id):
                 raise
             job = None
         if job is None:
+            kept = logs.kept_log(app_id)
             if not kept:
                 raise UnknownAppException(f"Ray does not know the job {app_id!r}")
             return logs.read_logs(kept, replicas, query)

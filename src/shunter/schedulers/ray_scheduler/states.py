@@ -53,11 +53,13 @@ class RayJob:
         app_id: its id.
         record: Ray's record of it.
         document: the state document of its driver; empty if there is none, or nobody asked for it.
+        is_forgotten: whether Ray has forgotten it, and its end was kept here.
     """
 
     app_id: str
     record: dict[str, Any]
     document: dict[str, Any]
+    is_forgotten: bool = False
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -157,16 +159,11 @@ class RayJob:
             ended_at=ended_at,
         )
 
-    def response(self, dashboard: Dashboard | None, *, brief: bool = False) -> DescribeAppResponse:
-        """Return what is known of it.
-
-        Args:
-            dashboard: where it is; None if Ray has forgotten it.
-            brief: leave out the replicas.
-        """
+    def response(self, dashboard: Dashboard, *, brief: bool = False) -> DescribeAppResponse:
+        """Return what is known of it, where it is or was; ``brief`` leaves out the replicas."""
         roles = [] if brief else self.roles()
         message = self.message
-        if dashboard is None:
+        if self.is_forgotten:
             note = "as kept here; Ray has forgotten the job"
             message = f"{message} ({note})" if message else note
         return DescribeAppResponse(
@@ -175,7 +172,7 @@ class RayJob:
             num_restarts=int(self.document.get("restarts") or 0),
             msg=message or NONE,
             structured_error_msg=first_report(roles),
-            ui_url=f"{dashboard.address}/#/jobs/{self.app_id}" if dashboard is not None else None,
+            ui_url=None if self.is_forgotten else f"{dashboard.address}/#/jobs/{self.app_id}",
             metadata={key: text for key, text in self.metadata.items() if not key.startswith("shunter.")},
             roles_statuses=roles,
             results=self.metadata.get(request.RESULTS),

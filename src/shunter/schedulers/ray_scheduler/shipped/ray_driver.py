@@ -25,7 +25,6 @@ if __name__ == "__main__":
 
 from shunter_toolkit import failure_class, retry_rule  # noqa: E402
 
-PLAN = "shunter_plan"
 STATE_MARK = "shunter-state "
 #: Seconds between two looks at other jobs, and at the room in the cluster.
 LOOKING = 2.0
@@ -34,8 +33,11 @@ PLACING = 120.0
 #: Seconds between two writings of the state, and beyond the grace period until a replica is given up.
 STATE_INTERVAL, KILLING = 0.25, 5.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+#: What the state document has of a replica, besides where it is.
+SHOWN = ["state", "reason", "exit_code", "restarts", "started_at", "ended_at", "pid", "structured", "notes"]
 #: How many of the last lines are kept to find the cause of a failure.
 TAIL = 500
+SIGNALS = {number.value: number.name for number in signal.Signals}
 MOST_NOTES = 20
 #: Seconds that notifications may take before the driver ends; they go on without it.
 TELLING = 10.0
@@ -98,22 +100,7 @@ class ActorReplica:
 
     def to_json(self) -> dict[str, Any]:
         """Return its part of the state document."""
-        host = self.host or {}
-        return {
-            "id": self.index,
-            "state": self.state,
-            "reason": self.reason,
-            "exit_code": self.exit_code,
-            "restarts": self.restarts,
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "hostname": host.get("name", ""),
-            "address": host.get("ip", ""),
-            "node": host.get("node", ""),
-            "pid": self.pid,
-            "structured": self.structured,
-            "notes": self.notes,
-        }
+        return {"id": self.index, **(self.host or {}), **{name: getattr(self, name) for name in SHOWN}}
 
 
 class Driver:
@@ -311,12 +298,8 @@ class Driver:
         if self.plan.get("inside"):
             return
         needed = [replica for replica in self.replicas if not replica.is_spare]
-        ready, started, looked_at = (
-            self.reserve(needed, self.plan["strategy"]),
-            time.monotonic(),
-            float("-inf"),
-        )
-        limit = self.plan["placement_timeout"]
+        ready, limit = self.reserve(needed, self.plan["strategy"]), self.plan["placement_timeout"]
+        started, looked_at = time.monotonic(), float("-inf")
         while not self.ray.wait([ready], timeout=0.5)[0] and not self.stopping:
             self.check_orders()
             if limit is not None and time.monotonic() - started >= limit:
@@ -445,8 +428,8 @@ class Driver:
             replica.end("FAILED", f"could not be started: {end['error']}")
             self.failed(replica, may_retry=False)
         elif end["code"]:
-            killed = f"killed by {signal_name(end['signal'])}" if end["signal"] else ""
-            replica.end("FAILED", killed or f"exit code {end['code']}")
+            killed = SIGNALS.get(end["signal"], f"signal {end['signal']}")
+            replica.end("FAILED", f"killed by {killed}" if end["signal"] else f"exit code {end['code']}")
             self.failed(replica)
         else:
             replica.end("SUCCEEDED")
@@ -465,7 +448,7 @@ class Driver:
         if replica.stop_reason:
             replica.end(self.stopping[0] if self.stopping else "CANCELLED", replica.stop_reason)
             return
-        replica.end("FAILED", f"lost on {host['name'] if host else 'a node'}: {why}")
+        replica.end("FAILED", f"lost on {host['hostname'] if host else 'a node'}: {why}")
         if replica.is_spare:
             replica.room = None
         self.failed(replica)
@@ -554,19 +537,20 @@ class Driver:
 
     def document(self) -> dict[str, Any]:
         """Return the state of the job, as JSON values."""
+        roles = [
+            {
+                "role": role["name"],
+                "replicas": [each.to_json() for each in self.replicas if each.role is role],
+            }
+            for role in self.plan["roles"]
+        ]
         return {
             "app_id": self.plan["app_id"],
             "phase": self.phase,
             "state": self.final,
             "msg": self.msg or self.waits_for,
             "restarts": self.restarts(),
-            "roles": [
-                {
-                    "role": role["name"],
-                    "replicas": [each.to_json() for each in self.replicas if each.role is role],
-                }
-                for role in self.plan["roles"]
-            ],
+            "roles": roles,
         }
 
     def write_state(self, now: bool = False) -> None:
@@ -600,23 +584,12 @@ def amount(name: str, value: float) -> str:
     return f"{value / (1 << 30):.1f} GiB" if name == "memory" else f"{value:g}"
 
 
-def signal_name(number: int) -> str:
-    """Return the name of a signal."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def read_plan() -> dict[str, Any]:
     """Return the plan, which is a module's directory beside Ray's others."""
-    for place in sys.path:
-        path = os.path.join(place, PLAN, "plan.json")
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                plan: dict[str, Any] = json.load(file)
-            return plan
-    raise SystemExit(f"shunter: the job's plan is in none of {sys.path}")
+    paths = [os.path.join(place, "shunter_plan", "plan.json") for place in sys.path]
+    with open(next(filter(os.path.exists, paths)), encoding="utf-8") as file:
+        plan: dict[str, Any] = json.load(file)
+    return plan
 
 
 def state_file(app_id: str) -> str:

@@ -124,8 +124,8 @@ class ReplicaActor:
         for each in sockets:
             each.close()
         return {
-            "ip": ray.util.get_node_ip_address(),
-            "name": socket.gethostname(),
+            "address": ray.util.get_node_ip_address(),
+            "hostname": socket.gethostname(),
             "ports": ports,
             "node": ray.get_runtime_context().get_node_id(),
         }
@@ -217,11 +217,9 @@ class ReplicaActor:
         os.chmod(partial, 0o755)
         archive = os.path.join(self.package, "code.tar")
         if os.path.exists(archive):
+            options: Any = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
             with tarfile.open(archive) as content:
-                if hasattr(tarfile, "fully_trusted_filter"):
-                    content.extractall(partial, filter="fully_trusted")
-                else:
-                    content.extractall(partial)
+                content.extractall(partial, **options)
         os.rename(partial, code)
 
     def _inherited(self) -> dict[str, str]:
@@ -329,8 +327,8 @@ def make_own_directory(path: str) -> None:
 def shared_variables(first: dict[str, Any], own: dict[str, Any] | None) -> dict[str, str]:
     """Return a replica's variables from the first replica's host, and from its own host if that differs."""
     return {
-        RANK0: "localhost" if own is None else first["ip"],
-        "PET_LOCAL_ADDR": (own or first)["ip"],
+        RANK0: "localhost" if own is None else first["address"],
+        "PET_LOCAL_ADDR": (own or first)["address"],
         **{name: str(port) for name, port in zip(PORTS, first["ports"])},
     }
 
