@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shunter.errors import AccessError, ConfigError, UnreachableError
+from shunter.errors import AccessError, BackendError, ConfigError, UnreachableError
 from shunter.schedulers.api import Dependency, DescribeAppResponse, LogQuery
 from shunter.schedulers.ray_scheduler import remote_command
 from shunter.schedulers.ray_scheduler.scheduler import RayScheduler
@@ -227,7 +228,16 @@ def test_the_oldest_release(
         told = tmp_path / "told"
         script = 'echo "${replica_id} $TORCHX_RANK0_HOST"; printf "\\377\\r\\n"; exit ${replica_id}'
         cfg = {"notify": [f"cp /dev/stdin {told}"], "retry": {"other": "1"}}
-        failing = submit(scheduler, script, cfg, num_replicas=2, retry_policy=RetryPolicy.REPLICA)
+        jobs: list[str] = []
+
+        def takes_jobs() -> bool:
+            fields = {"num_replicas": 2, "retry_policy": RetryPolicy.REPLICA}
+            with contextlib.suppress(BackendError):  # its dashboard is up before the agent of its node
+                jobs.append(submit(scheduler, script, cfg, **fields))
+            return bool(jobs)
+
+        wait_until(takes_jobs, "it takes jobs", cluster.logs)
+        failing = jobs[0]
         monkeypatch.setenv("RAY_AUTH_TOKEN", "unknown-there")
         lasting = submit(scheduler, "echo secret >here.txt; echo up; sleep 600")
         lines = iter(scheduler.log_iter(lasting, "worker", should_tail=True))
