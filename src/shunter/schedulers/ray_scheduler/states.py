@@ -107,7 +107,7 @@ class RayJob:
     @property
     def message(self) -> str:
         """Why it is in its state; "" if the state says it all."""
-        status, reason = str(self.record.get("status")), str(self.document.get("msg") or "")
+        status, reason = self.record.get("status") or "nothing", str(self.document.get("msg") or "")
         if status not in _STATES:
             return f"Ray says {status} of it, which this version does not know"
         if status == "PENDING":
