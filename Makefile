@@ -161,6 +161,15 @@ $(RAY)/bin/ray:
 .PHONY: $(RAY)
 $(RAY): $(RAY)/bin/ray
 
+# The oldest Ray that jobs go to. Its newest Python is 3.11, and its dashboard fails with a newer protobuf.
+RAY_OLDEST := .venv-ray-oldest
+$(RAY_OLDEST)/bin/ray:
+	$(PYTHON) -m venv $(RAY_OLDEST)
+	$(RAY_OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check 'ray[default]==2.9.0' 'protobuf<5' || \
+	  { rm -rf $(RAY_OLDEST); exit 1; }
+.PHONY: $(RAY_OLDEST)
+$(RAY_OLDEST): $(RAY_OLDEST)/bin/ray
+
 # What of TorchX's public API is equal, more, differing (and why) and absent: of the versions that are recorded in
 # tests/compat/recorded, written into docs/migrating-from-torchx.md too; and of the one that is installed. Fails if
 # a name is absent, or differs without a reason.

@@ -140,17 +140,17 @@ def _awscli2() -> str:
     return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
 
 
-RAY = _environment("SHUNTER_RAY", "ray")
+RAY, RAY_OLDEST = _environment("SHUNTER_RAY", "ray"), _environment("SHUNTER_RAY_OLDEST", "ray-oldest")
 
 
-def ray() -> str:
-    """Return Ray's command; skips without one."""
-    need("ray")
-    return os.path.join(RAY, "bin", "ray")
+def ray(*, oldest: bool = False) -> str:
+    """Return the command of the newest Ray, or of the oldest that is supported; skips without one."""
+    need("ray_oldest" if oldest else "ray")
+    return os.path.join(RAY_OLDEST if oldest else RAY, "bin", "ray")
 
 
-def _ray() -> str:
-    return _program_of(RAY, "ray")() or PROBES["netns"]() or _program("unshare", "nsenter")()
+def _ray(folder: str) -> str:
+    return _program_of(folder, "ray")() or PROBES["netns"]() or _program("unshare", "nsenter")()
 
 
 def _slurm() -> str:
@@ -199,7 +199,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "netns": lambda: _program("ip")() or ("" if os.geteuid() == 0 else "only root can make them"),
     "podman": lambda: _program("podman", "runc", "catatonit")() or _only_root(),
     "ps": _program("ps"),
-    "ray": _ray,
+    "ray": lambda: _ray(RAY),
+    "ray_oldest": lambda: _ray(RAY_OLDEST),
     "registry": _registry,
     "sagemaker_sdk": _program_of(SAGEMAKER_SDK, "python"),
     "sge": _sge,

@@ -64,12 +64,14 @@ class RayCluster(Cluster):
         root: an empty directory for it, with a short path: it holds sockets.
         token: what must be sent with each request; "" if nothing is asked for.
         grows: whether it is a head alone, with an autoscaler that may add nodes.
+        oldest: whether it is a head alone of the oldest release that is supported.
     """
 
-    def __init__(self, root: Path, token: str = "", *, grows: bool = False) -> None:
+    def __init__(self, root: Path, token: str = "", *, grows: bool = False, oldest: bool = False) -> None:
         super().__init__(root, _ADDRESSES)
         self.token = token
         self.grows = grows
+        self.oldest = oldest
 
     @property
     def address(self) -> str:
@@ -77,9 +79,12 @@ class RayCluster(Cluster):
         return f"http://{self.net}.{_ADDRESSES[HEAD]}:8265"
 
     def start(self) -> None:
-        """Start the head, then the worker; an autoscaler starts its nodes itself."""
+        """Start the head, then the worker.
+
+        An autoscaler starts its nodes itself; the oldest Ray cannot have two nodes below one directory.
+        """
         self.start_head()
-        if not self.grows:
+        if not self.grows and not self.oldest:
             self.start_worker()
 
     # ---- what tests do with it
@@ -104,7 +109,7 @@ class RayCluster(Cluster):
     def _start(self, name: str, *options: str) -> None:
         host = self.add_host(name)
         host.network("route", "add", "default", "via", f"{self.net}.1")
-        ray = backends.ray()
+        ray = backends.ray(oldest=self.oldest)
         own = {
             "PATH": f"{os.path.dirname(ray)}:{os.path.dirname(sys.executable)}:{PATH}",
             "HOME": str(self.root / "run"),
@@ -153,9 +158,9 @@ class RayCluster(Cluster):
             return 0
 
 
-def private_cluster(token: str = "", *, grows: bool = False) -> contextlib.AbstractContextManager[RayCluster]:
-    """Start a Ray that a test may break."""
-    return started(lambda root: RayCluster(root, token, grows=grows), "ty-ray-")
+def private_cluster(token: str = "", **kind: bool) -> contextlib.AbstractContextManager[RayCluster]:
+    """Start a Ray that a test may break; ``kind`` is that of `RayCluster`."""
+    return started(lambda root: RayCluster(root, token, **kind), "ty-ray-")
 
 
 def shared_cluster(factory: pytest.TempPathFactory, *, token: bool = False) -> RayCluster:

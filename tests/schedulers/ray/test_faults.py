@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from shunter.backoff import Clock
-from shunter.errors import BackendError
+from shunter.errors import BackendError, UnreachableError
 from shunter.schedulers.api import LogQuery
 from shunter.schedulers.ray_scheduler import logs
-from shunter.schedulers.ray_scheduler.dashboard import DashboardUnreachableError
 from shunter.schedulers.ray_scheduler.scheduler import RayScheduler
 from shunter.specs import AppDef, AppState, Role
 from tests.schedulers.ray.stub import StubDashboard, stub_dashboard
@@ -104,9 +103,9 @@ def test_the_end_is_known_when_the_head_is_gone(stub: StubDashboard, scheduler: 
 def test_a_head_that_is_gone_is_unreachable(stub: StubDashboard, scheduler: RayScheduler) -> None:
     stub.answer("GET", "/api/jobs/", (0, ""))
     for ask in (scheduler.describe, scheduler.exists, scheduler.cancel, scheduler.delete):
-        with pytest.raises(DashboardUnreachableError):
+        with pytest.raises(UnreachableError):
             ask("job-1")
-    with pytest.raises(DashboardUnreachableError):
+    with pytest.raises(UnreachableError):
         scheduler.describe_many(["a", "b"])
 
 

@@ -14,9 +14,9 @@ import pytest
 from shunter.errors import ConfigError, WorkspaceError
 from shunter.schedulers.ray_scheduler import ray_package
 from shunter.schedulers.ray_scheduler.options import RayOpts
-from shunter.schedulers.ray_scheduler.reasons import role_statuses, state_of
 from shunter.schedulers.ray_scheduler.request import RayRequest, bundle_of, make_request
 from shunter.schedulers.ray_scheduler.scheduler import RayScheduler
+from shunter.schedulers.ray_scheduler.states import RayJob
 from shunter.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role
 from tests.schedulers.ray.stub import StubDashboard, stub_dashboard
 
@@ -227,6 +227,6 @@ def test_recorded_jobs_are_read(version: str, stub: StubDashboard, scheduler: Ra
 def test_replicas_that_the_driver_could_not_close_end_with_the_job():
     job = {"status": "FAILED", "end_time": 5000, "error_type": "JOB_SUPERVISOR_ACTOR_DIED"}
     document = {"phase": "running", "roles": [{"role": "w", "replicas": [{"id": 0, "state": "RUNNING"}]}]}
-    (replica,) = role_statuses(job, document, [])[0].replicas
+    (replica,) = RayJob("job-1", job, document).roles()[0].replicas
     assert (replica.state, replica.ended_at) == (AppState.FAILED, 5.0)
-    assert state_of({"status": "RUNNING"}, {"phase": "placing"}) is AppState.PENDING
+    assert RayJob("job-1", {"status": "RUNNING"}, {"phase": "placing"}).state is AppState.PENDING

@@ -1,31 +1,35 @@
-"""Reading and following the log of a job on Ray, and keeping it here: Ray's copy vanishes with its head.
+"""The log of a job: reading and following it, taking it apart into replicas, and keeping a copy of it here.
 
 Ray keeps one log for a job, that of its driver, on the driver's node, and hands it out whole. So following it
-is reading it again and again; the longer that takes, the longer are the pauses.
+is reading it again and again; the longer that takes, the longer are the pauses. Ray's copy vanishes with its
+head. `shipped/replica_actor.py` has the format of its lines.
 """
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from itertools import chain
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain, groupby
+from typing import TypeVar
+from urllib.parse import quote, unquote
 
 from shunter.backoff import Backoff
-from shunter.errors import AccessError, BackendError
-from shunter.paths import make_private_dir, read_regular_file, state_dir, state_error
-from shunter.schedulers.lines import last_lines
-from shunter.schedulers.ray_scheduler import observe, reasons
-from shunter.schedulers.ray_scheduler.dashboard import Dashboard, DashboardUnreachableError, job_path
-from shunter.schedulers.ray_scheduler.log_lines import ReplicaLines, state_in
-from shunter.schedulers.responses import LogBlock, LogQuery
+from shunter.errors import AccessError, BackendError, UnreachableError
+from shunter.paths import make_private_dir, state_dir
+from shunter.schedulers.lines import LineFilter, TimedLine, blocks_of, last_lines
+from shunter.schedulers.ray_scheduler.dashboard import Dashboard, job_path
+from shunter.schedulers.ray_scheduler.states import DRIVER_ROLE, RayJob, find_job, state_in
+from shunter.schedulers.responses import Leftover, LogBlock, LogQuery, Stream
 from shunter.specs.status import is_terminal
 
+T = TypeVar("T")
+Key = tuple[str, int]
 #: For how many seconds a dashboard may be away while a log is followed.
 PATIENCE = 600.0
 FIRST_DELAY, LONGEST_DELAY = 0.25, 15.0
@@ -33,6 +37,151 @@ FIRST_DELAY, LONGEST_DELAY = 0.25, 15.0
 #: longest; but no shorter than so many times what a reading takes.
 FIRST_READING, LONGEST_READING = 0.5, 5.0
 PAUSES_PER_READING = 4
+_LINE = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6})Z (?P<role>\S+)/(?P<index>\d+) "
+    r"(?P<stream>out|err)(?P<coded>64)?(?P<mark>[|<>:]) (?P<text>[^\n]*)"
+)
+_ENDS = {"|": b"\n", "<": b"\r", ">": b"\r\n", ":": b""}
+_STREAMS = {Stream.STDOUT: ("out",), Stream.STDERR: ("err",), Stream.COMBINED: ("out", "err")}
+
+
+# ---- lines
+
+
+class ReplicaLines:
+    """Picks out of a log, piece by piece, the lines that a query asks for.
+
+    Args:
+        replicas: the replicas that are wanted.
+        query: which of their lines.
+        is_ours: whether the lines are those of replicas; otherwise all belong to the driver of the job.
+    """
+
+    def __init__(self, replicas: Iterable[Key], query: LogQuery, is_ours: bool = True) -> None:
+        self._replicas = frozenset(replicas)
+        self._streams = _STREAMS[Stream(query.streams or Stream.COMBINED)]
+        self._filter = LineFilter(query)
+        self._is_timed = query.timed
+        self._is_ours = is_ours
+        self._rest = ""
+        #: The parts of each line that has no end yet, and when the first one was written.
+        self._parts: dict[tuple[str, int, str], tuple[float, bytes]] = {}
+
+    def feed(self, text: str) -> Iterator[LogBlock]:
+        """Yield the blocks that are complete with this piece of the log."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        selected = (self._select(line) for line in lines)
+        for key, pairs in groupby(filter(None, selected), key=lambda pair: pair[0]):
+            yield from blocks_of(key, (data for _, data in pairs))
+
+    def finish(self) -> Iterator[LogBlock]:
+        """Yield what is left at the end of the log."""
+        if self._rest:
+            yield from self.feed("\n")
+        for (role, index, _), (time_ns, data) in self._parts.items():
+            yield from blocks_of((role, index), [self._if_asked_for(time_ns, data)])
+        self._parts.clear()
+
+    def _select(self, line: str) -> tuple[Key, bytes] | None:
+        """Return the replica's line that ends with a line of the log, if it is asked for."""
+        if not self._is_ours:
+            return (DRIVER_ROLE, 0), self._filter.select(f"{line}\n".encode("utf-8", "surrogateescape"))
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return None
+        key = (match["role"], int(match["index"]))
+        if key not in self._replicas or match["stream"] not in self._streams:
+            return None
+        data = match["text"].encode("utf-8", "surrogateescape")
+        if match["coded"]:
+            data = base64.b64decode(data)
+        moment = datetime.fromisoformat(match["time"]).replace(tzinfo=UTC)
+        time_ns, start = self._parts.pop((*key, match["stream"]), (moment.timestamp() * 1e9, b""))
+        data = start + data + _ENDS[match["mark"]]
+        if match["mark"] == ":":
+            self._parts[*key, match["stream"]] = (time_ns, data)
+            return None
+        return key, self._if_asked_for(time_ns, data)
+
+    def _if_asked_for(self, time_ns: float, data: bytes) -> bytes:
+        selected = self._filter.select_at(time_ns, data)
+        return TimedLine.at(time_ns, selected) if self._is_timed else selected
+
+
+# ---- reading
+
+
+def read_logs(
+    text: str, replicas: Sequence[Key], query: LogQuery, is_ours: bool = True
+) -> Iterator[LogBlock]:
+    """Yield the lines of a log that are asked for."""
+    lines = ReplicaLines(replicas, query, is_ours)
+    return last_lines(chain(lines.feed(text), lines.finish()), query.last, replicas)
+
+
+def whole_log(dashboard: Dashboard, app_id: str) -> str:
+    """Return the log as far as it is written."""
+    answer = dashboard.ask("GET", f"{job_path(app_id)}/logs") or {}
+    return str(answer.get("logs") or "")
+
+
+def follow(dashboard: Dashboard, job: RayJob, replicas: Sequence[Key], query: LogQuery) -> Iterator[LogBlock]:
+    """Yield the lines of a log as they come, until the job has ended and its log is read, and keep the log.
+
+    Raises:
+        BackendError: the dashboard was away for too long, or refuses access, or has forgotten the job.
+    """
+    lines = ReplicaLines(replicas, query, job.is_ours)
+    pauses = Backoff(FIRST_READING, LONGEST_READING, factor=1.5, jitter=0)
+    text, has_ended, is_first = "", False, query.last is not None
+
+    def ask_for_log() -> str:
+        try:
+            return whole_log(dashboard, job.app_id)
+        except (AccessError, UnreachableError):
+            raise
+        except BackendError:  # the driver's node is gone, so that what was read is all there is
+            return ""
+
+    try:
+        while True:
+            started = time.monotonic()
+            news = _patiently(job.app_id, ask_for_log)[len(text) :]
+            if is_first:
+                news = news[: news.rfind("\n") + 1]
+            text += news
+            blocks = lines.feed(news)
+            yield from last_lines(blocks, query.last, replicas) if is_first else blocks
+            if has_ended:
+                break
+            is_first = False
+            if news:
+                pauses.reset()
+            present = _patiently(job.app_id, lambda: find_job(dashboard, job.app_id))
+            if present is None:
+                raise BackendError(
+                    f"Ray at {dashboard.address} no longer knows the job {job.app_id}",
+                    hint="Its head was probably restarted. What was read of the log is kept.",
+                )
+            has_ended = is_terminal(present.state)
+            if not has_ended:
+                pauses.pause(PAUSES_PER_READING * (time.monotonic() - started))
+        yield from lines.finish()
+    finally:
+        keep(job.app_id, text)
+
+
+def _patiently(app_id: str, ask: Callable[[], T]) -> T:
+    """Ask until there is an answer, or the dashboard has been away for too long."""
+    backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, limit=PATIENCE)
+    while True:
+        try:
+            return ask()
+        except UnreachableError as error:
+            if backoff.failures == 2:
+                warnings.warn(f"still following {app_id}: {error.message}", RuntimeWarning, stacklevel=2)
+            if not backoff.pause():
+                raise
 
 
 # ---- the copy that is kept here
@@ -48,197 +197,63 @@ def kept_path(app_id: str) -> str:
     return os.path.join(kept_dir(), f"{quote(app_id, safe='')}.log")
 
 
-def kept_log(app_id: str) -> str | None:
-    """Return the log of a job that is kept here; None without one."""
+def kept_log(app_id: str) -> str:
+    """Return the log of a job that is kept here; "" without one."""
     try:
-        return read_regular_file(kept_path(app_id)).decode("utf-8", "surrogateescape")
+        with open(kept_path(app_id), encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return file.read()
     except OSError:
-        return None
-
-
-def kept_state(app_id: str) -> dict[str, Any] | None:
-    """Return the state document at the end of a log that is kept here; None without one."""
-    text = kept_log(app_id)
-    return None if text is None else state_in(text)
-
-
-class KeptCopy:
-    """Keeps what is read of a log, piece by piece. It replaces an older copy when it is complete.
-
-    Args:
-        app_id: the job.
-    """
-
-    def __init__(self, app_id: str) -> None:
-        self._path = kept_path(app_id)
-        make_private_dir(kept_dir())
-        try:
-            descriptor, self._partial = tempfile.mkstemp(
-                prefix=f"{os.path.basename(self._path)}.", dir=kept_dir()
-            )
-            self._file = open(  # noqa: SIM115
-                descriptor, "w", encoding="utf-8", errors="surrogateescape", newline=""
-            )
-        except OSError as error:
-            raise state_error("keep a log in", kept_dir(), error) from error
-
-    def add(self, text: str) -> None:
-        """Write a piece."""
-        self._file.write(text)
-
-    def keep(self) -> None:
-        """Put the copy into its place, unless a longer one is there, since logs only grow."""
-        self._file.close()
-        size = os.path.getsize(self._partial)
-        if size and (not os.path.exists(self._path) or os.path.getsize(self._path) <= size):
-            os.replace(self._partial, self._path)
-
-    def close(self) -> None:
-        """Remove an unfinished copy."""
-        self._file.close()
-        if os.path.exists(self._partial):
-            os.remove(self._partial)
+        return ""
 
 
 def keep(app_id: str, text: str) -> None:
-    """Keep a whole log; warns of a full disk."""
+    """Keep a log, unless a longer copy is here, since logs only grow; warns of a full disk."""
+    path, content = kept_path(app_id), text.encode("utf-8", "surrogateescape")
     try:
-        with closing(KeptCopy(app_id)) as copy:
-            copy.add(text)
-            copy.keep()
+        if content and not (os.path.exists(path) and os.path.getsize(path) > len(content)):
+            make_private_dir(kept_dir())
+            with tempfile.NamedTemporaryFile(dir=kept_dir(), prefix=os.path.basename(path)) as file:
+                file.write(content)
+                file.flush()
+                os.link(file.name, f"{file.name}.new")
+                os.replace(f"{file.name}.new", path)
     except (OSError, BackendError) as error:
         warnings.warn(f"the log of {app_id} is not kept: {error}", RuntimeWarning, stacklevel=2)
 
 
 def keep_end(dashboard: Dashboard, app_id: str) -> None:
     """Keep the log of a job that has ended, unless it is kept already, or cannot be had."""
-    if os.path.exists(kept_path(app_id)) and kept_state(app_id) is not None:
-        return
-    try:
-        text = whole_log(dashboard, app_id)
-    except BackendError:
-        return
-    if text:
-        keep(app_id, text)
-
-
-# ---- reading
-
-
-def whole_log(dashboard: Dashboard, app_id: str) -> str | None:
-    """Return the log as far as it is written; None if Ray does not know the job."""
-    answer = dashboard.get(f"{job_path(app_id)}/logs")
-    return None if answer is None else str(answer.get("logs") or "")
-
-
-def foreign_replica(job: dict[str, Any]) -> tuple[str, int] | None:
-    """Return the replica that all lines belong to, for a job that shunter did not submit."""
-    return None if observe.is_ours(job) else (observe.DRIVER_ROLE, 0)
-
-
-def read_logs(
-    text: str, replicas: Sequence[tuple[str, int]], query: LogQuery, foreign: tuple[str, int] | None
-) -> Iterator[LogBlock]:
-    """Yield the lines of a log that are asked for."""
-    lines = ReplicaLines(replicas, query, foreign)
-    return last_lines(chain(lines.feed(text), lines.finish()), query.last, replicas)
-
-
-class LogFollower:
-    """Follows the log of one job until the job has ended and its log is read.
-
-    Args:
-        dashboard: where the job is.
-        app_id: the job.
-        replicas: the replicas that are wanted.
-        query: which of their lines.
-        foreign: the replica to which lines without our prefix belong, if any.
-    """
-
-    def __init__(
-        self,
-        dashboard: Dashboard,
-        app_id: str,
-        replicas: Sequence[tuple[str, int]],
-        query: LogQuery,
-        foreign: tuple[str, int] | None,
-    ) -> None:
-        self._dashboard = dashboard
-        self._app_id = app_id
-        self._replicas = replicas
-        self._query = query
-        self._lines = ReplicaLines(replicas, query, foreign)
-        self._seen = 0
-        self._copy = KeptCopy(app_id)
-        self._readings = Backoff(FIRST_READING, LONGEST_READING, factor=1.5, jitter=0)
-
-    def blocks(self) -> Iterator[LogBlock]:
-        """Yield the lines as they come.
-
-        Raises:
-            BackendError: the dashboard was away for too long, or refuses access.
-        """
+    if not state_in(kept_log(app_id)):
         try:
-            if self._query.last is not None:
-                yield from self._last_of_what_is_there()
-            while True:
-                started = time.monotonic()
-                yield from self._new_lines()
-                if self._patiently(self._has_ended):
-                    break
-                self._readings.pause(PAUSES_PER_READING * (time.monotonic() - started))
-            yield from self._new_lines()
-            yield from self._lines.finish()
-        finally:
-            self._copy.keep()
-            self._copy.close()
-
-    def _last_of_what_is_there(self) -> Iterator[LogBlock]:
-        text = self._read_all()
-        whole = text[: text.rfind("\n") + 1]
-        yield from last_lines(self._lines.feed(whole), self._query.last, self._replicas)
-        self._note(whole)
-
-    def _new_lines(self) -> Iterator[LogBlock]:
-        """Read the log as far as it is written, and yield what is new."""
-        new = self._read_all()[self._seen :]
-        if new:
-            self._readings.reset()
-            self._note(new)
-            yield from self._lines.feed(new)
-
-    def _note(self, text: str) -> None:
-        self._seen += len(text)
-        self._copy.add(text)
-
-    def _read_all(self) -> str:
-        """Return the whole log; "" where the driver's node is gone, so that what was read is all there is."""
-        try:
-            return self._patiently(lambda: whole_log(self._dashboard, self._app_id)) or ""
-        except AccessError:
-            raise
+            keep(app_id, whole_log(dashboard, app_id))
         except BackendError:
-            return ""
+            pass
 
-    def _has_ended(self) -> bool:
-        job = observe.find_job(self._dashboard, self._app_id)
-        if job is None:
-            raise BackendError(
-                f"Ray at {self._dashboard.address} no longer knows the job {self._app_id}",
-                hint="Its head was probably restarted. What was read of the log is kept.",
-            )
-        return is_terminal(reasons.state_of(job))
 
-    def _patiently(self, ask: Callable[[], Any]) -> Any:
-        """Ask until there is an answer, or the dashboard has been away for too long."""
-        backoff = Backoff(FIRST_DELAY, LONGEST_DELAY, limit=PATIENCE)
-        while True:
-            try:
-                return ask()
-            except DashboardUnreachableError as error:
-                if backoff.failures == 2:
-                    warnings.warn(
-                        f"still following {self._app_id}: {error.message}", RuntimeWarning, stacklevel=2
-                    )
-                if not backoff.pause():
-                    raise
+def kept_job(app_id: str) -> RayJob | None:
+    """Return a job by the state document at the end of its log that is kept here; None without one."""
+    document = state_in(kept_log(app_id))
+    if not document.get("state"):
+        return None
+    status = "STOPPED" if document["state"] == "CANCELLED" else document["state"]
+    return RayJob(app_id, {"status": status}, document, is_forgotten=True)
+
+
+def forget(app_id: str) -> None:
+    """Remove the log of a job that is kept here, if there is one."""
+    try:
+        os.remove(kept_path(app_id))
+    except FileNotFoundError:
+        pass
+
+
+def leftovers(older_than: float) -> list[Leftover]:
+    """Return logs that were last written more than this many seconds ago."""
+    found, now = [], time.time()
+    names = sorted(os.listdir(kept_dir())) if os.path.isdir(kept_dir()) else []
+    for path in (os.path.join(kept_dir(), name) for name in names):
+        facts = os.lstat(path)
+        if now - facts.st_mtime >= older_than:
+            app_id = unquote(os.path.basename(path).partition(".log")[0])
+            found.append(Leftover(path, path, now - facts.st_mtime, facts.st_size, app_id))
+    return found

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from shunter.errors import WorkspaceChangedError, WorkspaceError
-from shunter.progress import Progress
+from shunter.progress import Progress, Silent
 from shunter.schedulers.ray_scheduler.dashboard import UPLOAD_SILENCE, Dashboard
 from shunter.schedulers.ray_scheduler.request import DRIVER
 from shunter.specs.workspace import Workspace
@@ -24,17 +24,15 @@ from shunter.workspace.code_store import Store
 from shunter.workspace.images.layer import content_of, tar_stream
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.shipment import ATTEMPTS, Report
-from shunter.workspace.snapshot import Snapshot, snapshot
+from shunter.workspace.snapshot import snapshot
 from shunter.workspace.toolkit_files import toolkit_archive
 
 #: To be changed whenever the same files would be packed differently.
 LAYOUT = 1
 #: Ray stores less than this (GRPC_CPP_MAX_MESSAGE_SIZE of ray._private.ray_constants); old releases, 100 MiB.
 LARGEST = 512 << 20
-CODE, TOOLKIT = "code.tar", "toolkit.pyz"
-PLAN_DIRECTORY = "shunter_plan"
+PLAN_PATH = "shunter_plan/plan.json"
 _SHIPPED = (DRIVER, "replica_actor.py", "replica_process.py")
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 _PIECE = 1 << 20
 
 
@@ -49,8 +47,8 @@ class RayPackage:
     def __init__(self, workspace: Workspace | None, dashboard: Callable[[], Dashboard]) -> None:
         self._workspace = workspace
         self._dashboard = dashboard
-        self._parts = {name: _shipped(name) for name in _SHIPPED} | {TOOLKIT: toolkit_archive()}
-        self._snapshot: Snapshot | None = snapshot(workspace) if workspace else None
+        self._parts = {name: _shipped(name) for name in _SHIPPED} | {"toolkit.pyz": toolkit_archive()}
+        self._snapshot = snapshot(workspace) if workspace else None
 
     @property
     def manifest(self) -> Manifest | None:
@@ -66,8 +64,8 @@ class RayPackage:
     def uri(self) -> str:
         """The package's URI in Ray, named by its content."""
         digests = [hashlib.sha256(content).hexdigest() for content in self._parts.values()]
-        parts = [LAYOUT, self.manifest.fingerprint if self.manifest is not None else "", *digests]
-        return package_uri(json.dumps(parts).encode())
+        fingerprint = self.manifest.fingerprint if self.manifest is not None else ""
+        return _uri(json.dumps([LAYOUT, fingerprint, *digests]).encode())
 
     def plan(self) -> dict[str, Any]:
         """Return what will be shipped, as JSON values."""
@@ -88,28 +86,28 @@ class RayPackage:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._send(progress)
+                break
             except WorkspaceChangedError:
-                if (
-                    self._workspace is None
-                    or self._snapshot is None
-                    or self._workspace.frozen
-                    or attempt == ATTEMPTS
-                ):
+                if self._workspace is None or self._workspace.frozen or attempt == ATTEMPTS:
                     raise
                 self._snapshot = snapshot(self._workspace)
-            else:
-                break
         if self._snapshot is not None:
             Store().keep_sources(self._snapshot)
         return {planned: self.uri}
 
     def _send(self, progress: Progress) -> None:
-        dashboard = self._dashboard()
-        if has_package(dashboard, self.uri):
+        status, _ = self._dashboard().send("GET", _path(self.uri), ok=(200, 404))
+        if status == 200:  # the cluster has it, and keeps it for a while now
             return
+        progress.step("packing the driver" if self._snapshot is None else "packing the code")
         with tempfile.TemporaryFile(prefix="shunter-") as file:
-            progress.step("packing the code" if self._snapshot is not None else "packing the driver")
-            self._write(file)
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+                for name, content in self._parts.items():
+                    archive.writestr(_entry(name), content)
+                if self._snapshot is not None:
+                    with archive.open(_entry("code.tar"), "w", force_zip64=True) as member:
+                        for piece in tar_stream(content_of(self._snapshot)):
+                            member.write(piece)
             size = file.tell()
             if size >= LARGEST:
                 raise WorkspaceError(
@@ -120,52 +118,34 @@ class RayPackage:
                 )
             files = f"{self.manifest.files} files, " if self.manifest is not None else ""
             progress.step(f"sending a package to Ray: {files}{size / (1 << 20):.1f} MiB")
-            send_package(dashboard, self.uri, file, size, progress)
-
-    def _write(self, file: IO[bytes]) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-            for name, content in self._parts.items():
-                archive.writestr(_entry(name), content)
-            if self._snapshot is not None:
-                with archive.open(_entry(CODE), "w", force_zip64=True) as member:
-                    for piece in tar_stream(content_of(self._snapshot)):
-                        member.write(piece)
+            _upload(self._dashboard(), self.uri, file, size, progress)
 
 
-def plan_package(plan: dict[str, Any]) -> tuple[str, bytes]:
-    """Return the package with a plan: its URI, which nobody can guess, and its content."""
-    raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_entry(f"{PLAN_DIRECTORY}/plan.json", 0o600), json.dumps(plan).encode())
-    return package_uri(raw.getvalue()), raw.getvalue()
+def send_plan(dashboard: Dashboard, plan: dict[str, Any]) -> str:
+    """Send the package with a plan; returns its URI, which nobody can guess."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_entry(PLAN_PATH, 0o600), json.dumps(plan).encode())
+    uri = _uri(file.getvalue())
+    _upload(dashboard, uri, file, len(file.getvalue()), Silent())
+    return uri
 
 
-def package_uri(content: bytes) -> str:
-    """Return the URI of a package, as Ray names its own."""
-    return f"gcs://_ray_pkg_{hashlib.sha256(content).hexdigest()[:40]}.zip"
-
-
-def has_package(dashboard: Dashboard, uri: str) -> bool:
-    """Tell whether the cluster has a package. It keeps it for a while then."""
-    status, _ = dashboard.send("GET", _path(uri), ok=(200, 404))
-    return status == 200
-
-
-def send_package(
-    dashboard: Dashboard, uri: str, file: IO[bytes], size: int, progress: Progress | None = None
-) -> None:
-    """Send a package to the cluster."""
+def _upload(dashboard: Dashboard, uri: str, file: IO[bytes], size: int, progress: Progress) -> None:
     file.seek(0)
 
     def pieces() -> Iterator[bytes]:
-        done = 0
         while piece := file.read(_PIECE):
             yield piece
-            done += len(piece)
-            if progress is not None:
-                progress.advance("package", done, size)
+            progress.advance("package", file.tell(), size)
 
-    dashboard.send("PUT", _path(uri), body=pieces(), length=size, silence=UPLOAD_SILENCE)
+    headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+    dashboard.send("PUT", _path(uri), pieces(), headers, silence=UPLOAD_SILENCE)
+
+
+def _uri(content: bytes) -> str:
+    """Return the URI of a package, as Ray names its own."""
+    return f"gcs://_ray_pkg_{hashlib.sha256(content).hexdigest()[:40]}.zip"
 
 
 def _path(uri: str) -> str:
@@ -177,8 +157,8 @@ def _shipped(name: str) -> bytes:
         return file.read()
 
 
-def _entry(name: str, mode: int = 0o644) -> Any:
-    entry = zipfile.ZipInfo(name, _EPOCH)
+def _entry(name: str, mode: int = 0o644) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name)  # of 1980, so that the same files are the same package
     entry.external_attr = mode << 16
     entry.create_system = 3
     entry.compress_type = zipfile.ZIP_DEFLATED

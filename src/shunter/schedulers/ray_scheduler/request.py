@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +18,13 @@ from typing import Any
 from shunter import __version__
 from shunter.diagnosis.causes import causes_table
 from shunter.errors import ConfigError, refuse
+from shunter.limits import seconds_problem
 from shunter.paths import read_regular_file
 from shunter.redaction import Redactor
-from shunter.schedulers.ray_scheduler.options import RayOpts
-from shunter.schedulers.ray_scheduler.rules import check_options, check_roles
+from shunter.schedulers.ray_scheduler.options import STRATEGIES, RayOpts
 from shunter.schedulers.supervision import check_supervision
 from shunter.schedulers.supervisor.outbox import SECRET_VARIABLE
-from shunter.specs.app import AppDef, Role
+from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.retries import parse_retries
 from shunter.specs.training import grace_variables, output_of, specification
 from shunter.system.identity import user_name
@@ -33,8 +34,6 @@ VERSION, NAME, USER, ROLES, RESULTS, TOKEN, EXEC_OF = (
     f"shunter.{key}" for key in ("version", "name", "user", "roles", "results", "token", "exec_of")
 )
 DRIVER = "ray_driver.py"
-#: Keys of Ray's runtime environment that are made from the job.
-_OURS = ("working_dir", "py_modules")
 #: Seconds that the driver has beyond the replicas' grace period, before Ray kills it too.
 DRIVER_GRACE = 15
 STOP_WAIT_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
@@ -58,19 +57,14 @@ class RayRequest:
 
     def shown(self) -> dict[str, Any]:
         """Return the request as JSON values, with secrets masked."""
-        redactor, told = Redactor(), self.plan.get("notify")
-        return {
-            "address": self.address,
-            "POST /api/jobs/": redactor.json(self.submission),
-            "plan": {
-                **{key: value for key, value in self.plan.items() if key not in ("notify", "table")},
-                **({"notify": [redactor.text(each) for each in told["targets"]]} if told else {}),
-                "roles": [
-                    {**role, "argv": redactor.words(role["argv"]), "env": redactor.json(role["env"])}
-                    for role in self.plan["roles"]
-                ],
-            },
-        }
+        redactor, plan = Redactor(), {key: value for key, value in self.plan.items() if key != "table"}
+        if "notify" in plan:
+            plan["notify"] = [redactor.text(target) for target in plan["notify"]["targets"]]
+        plan["roles"] = [
+            {**role, "argv": redactor.words(role["argv"]), "env": redactor.json(role["env"])}
+            for role in plan["roles"]
+        ]
+        return {"address": self.address, "POST /api/jobs/": redactor.json(self.submission), "plan": plan}
 
     def __str__(self) -> str:
         return json.dumps(self.shown(), indent=2, ensure_ascii=False)
@@ -92,10 +86,12 @@ def make_request(app: AppDef, opts: RayOpts, app_id: str, address: str, package:
     Raises:
         ConfigError: Ray cannot run the job, or an option cannot be used.
     """
-    check_options(opts)
-    check_supervision(opts)
-    check_roles(app)
-    env = runtime_environment(opts)
+    env = checked_environment(opts)
+    for role in app.roles:
+        if role.name in (".", "..") or not re.fullmatch(r"\S+", role.name):
+            raise ConfigError(
+                f"a role cannot be named {role.name!r} on Ray", hint="Its logs need a name without spaces."
+            )
     stop_wait = str(math.ceil(opts.grace_period) + DRIVER_GRACE)
     env["env_vars"] = {STOP_WAIT_VARIABLE: stop_wait, **env.get("env_vars", {})}
     env["working_dir"] = package
@@ -128,22 +124,20 @@ def make_request(app: AppDef, opts: RayOpts, app_id: str, address: str, package:
 
 def _supervision(opts: RayOpts) -> dict[str, Any]:
     """Return what the driver does about failures and at the end, as far as it is asked for."""
-    found: dict[str, Any] = {}
+    plan: dict[str, Any] = {}
     if opts.retry:
         rules = parse_retries(opts.retry)
-        problems = [
-            f"{name} cannot have a size: Ray does not limit memory" for name in rules if rules[name].most_mb
-        ]
-        refuse("retry", problems)
-        found["retry"] = {name: rule.times for name, rule in rules.items()}
+        sized = [name for name, rule in rules.items() if rule.most_mb]
+        refuse("retry", [f"{name} cannot have a size: Ray does not limit memory" for name in sized])
+        plan["retry"] = {name: rule.times for name, rule in rules.items()}
     if opts.hang_timeout is not None:
-        found["hang"] = {"seconds": opts.hang_timeout, "on_hang": opts.on_hang}
+        plan["hang"] = {"seconds": opts.hang_timeout, "on_hang": opts.on_hang}
     if opts.notify:
         secret = opts.notify_secret or os.environ.get(SECRET_VARIABLE) or ""
-        found["notify"] = {"targets": list(opts.notify), "secret": secret}
+        plan["notify"] = {"targets": list(opts.notify), "secret": secret}
     if opts.retry or opts.notify:
-        found["table"] = causes_table()
-    return found
+        plan["table"] = causes_table()
+    return plan
 
 
 def _entrypoint(python: str | None) -> str:
@@ -162,13 +156,13 @@ def _metadata(app: AppDef, opts: RayOpts, app_id: str) -> dict[str, str]:
     results = next((output_of(each, app_id) for each in trained if each), "")
     if not results and opts.job_dir and any(trained):
         results = f"{opts.job_dir.rstrip('/')}/{app_id}"
-    found = {
+    metadata = {
         VERSION: __version__,
         NAME: app.name,
         USER: user_name(),
         ROLES: json.dumps([[role.name, role.num_replicas] for role in app.roles]),
     }
-    return {**found, RESULTS: results} if results else found
+    return {**metadata, RESULTS: results} if results else metadata
 
 
 def _role(role: Role, opts: RayOpts) -> dict[str, Any]:
@@ -189,62 +183,83 @@ def _role(role: Role, opts: RayOpts) -> dict[str, Any]:
 def bundle_of(role: Role) -> dict[str, float]:
     """Return what Ray reserves for a replica: CPUs (1 where nothing is said), GPUs, memory and devices."""
     resource = role.resource
-    found: dict[str, float] = {}
-    if resource.cpu != 0:
-        found["CPU"] = resource.cpu if resource.cpu > 0 else 1
-    if resource.gpu > 0:
-        found["GPU"] = resource.gpu
-    if resource.memMB > 0:
-        found["memory"] = resource.memMB << 20
-    found |= {name: count for name, count in resource.devices.items() if count > 0}
-    return found or {"CPU": 0.001}  # Ray refuses to reserve an empty bundle
+    cpu = resource.cpu if resource.cpu >= 0 else 1
+    amounts: dict[str, float] = {
+        "CPU": cpu,
+        "GPU": resource.gpu,
+        "memory": resource.memMB << 20,
+        **resource.devices,
+    }
+    bundle = {name: amount for name, amount in amounts.items() if amount > 0}
+    return bundle or {"CPU": 0.001}  # Ray refuses to reserve an empty bundle
 
 
-def _amounts(name: str, given: Mapping[str, str] | None) -> dict[str, float] | None:
-    if given is None:
-        return None
-    try:
-        return {key: float(value) for key, value in given.items()}
-    except ValueError:
-        raise ConfigError(
-            f"{name}: an amount is not a number", hint=f"Example: -cfg {name}=special:1"
-        ) from None
+def warnings_for(app: AppDef, opts: RayOpts) -> list[str]:
+    """Return a warning for each setting that has no effect, or another effect than expected."""
+    warnings = []
+    for role in app.roles:
+        if role.image not in ("", NO_IMAGE):
+            warnings.append(
+                f"role {role.name!r}: ray ignores the image {role.image}; the nodes' own environment is used"
+            )
+        trained = specification(role.metadata)
+        if trained and not (trained.get("output") or {}).get("uri") and not opts.job_dir:
+            warnings.append(
+                f"role {role.name!r}: its results stay on the node that it runs on; send them to storage "
+                "(--output URI), or give a directory that all nodes share (-cfg job_dir=...)"
+            )
+    return warnings
 
 
-def runtime_environment(opts: RayOpts) -> dict[str, Any]:
-    """Return the runtime environment that the user's options ask Ray for.
+# ---- options
+
+
+def checked_environment(opts: RayOpts) -> dict[str, Any]:
+    """Check the options; returns the runtime environment that they ask Ray for.
 
     Raises:
-        ConfigError: a file cannot be read, or something cannot be used.
+        ConfigError: an option has a value that it cannot have, or a file cannot be read.
     """
-    found: dict[str, Any] = {}
-    if opts.runtime_env is not None:
-        found = _json_of(opts.runtime_env)
-        for name in _OURS:
-            if name in found:
-                raise ConfigError(
-                    f"runtime_env has {name}, which is made from the job",
-                    hint="Code travels as the workspace: --workspace DIR.",
-                )
+    for name in ("cluster_config_file", "cluster_name"):
+        if getattr(opts, name) is not None:
+            raise ConfigError(
+                f"{name} is an option of TorchX that is no longer read",
+                hint="Instead, name the cluster's dashboard: -cfg dashboard_address=http://HEAD:8265 "
+                "(`ray get-head-ip FILE` prints HEAD).",
+            )
+    if opts.placement not in STRATEGIES:
+        raise ConfigError(f"placement is {opts.placement!r}", hint=f"It is one of {', '.join(STRATEGIES)}.")
+    for name in ("timeout", "placement_timeout", "grace_period"):
+        if problem := seconds_problem(name, getattr(opts, name), may_be_zero=name == "grace_period"):
+            raise ConfigError(problem)
+    if opts.job_dir is not None and not os.path.isabs(opts.job_dir):
+        raise ConfigError(f"job_dir is {opts.job_dir}; it must be an absolute path on the nodes")
+    check_supervision(opts)
+    env = {} if opts.runtime_env is None else _json_of(opts.runtime_env)
+    for name in {"working_dir", "py_modules"} & env.keys():
+        raise ConfigError(
+            f"runtime_env has {name}, which is made from the job",
+            hint="Code travels as the workspace: --workspace DIR.",
+        )
     if opts.requirements is not None:
-        if {"pip", "uv", "conda"} & found.keys():
+        if {"pip", "uv", "conda"} & env.keys():
             raise ConfigError(
                 "requirements and runtime_env both say which packages to install",
                 hint="Leave one of them out.",
             )
-        found["pip"] = _packages(opts.requirements)
-    return found
+        env["pip"] = _packages(opts.requirements)
+    return env
 
 
 def _json_of(text: str) -> dict[str, Any]:
     source = text if text.lstrip().startswith("{") else _text_of(text, "runtime_env")
     try:
-        found = json.loads(source)
+        env = json.loads(source)
     except ValueError as error:
         raise ConfigError(f"runtime_env is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(env, dict):
         raise ConfigError("runtime_env must be a JSON object")
-    return found
+    return env
 
 
 def _packages(path: str) -> list[str]:
@@ -264,3 +279,12 @@ def _text_of(path: str, option: str) -> str:
         return read_regular_file(os.path.expanduser(path)).decode("utf-8", "replace")
     except OSError as error:
         raise ConfigError(f"{option}: cannot read {path}: {error.strerror or error}") from error
+
+
+def _amounts(name: str, given: Mapping[str, str] | None) -> dict[str, float] | None:
+    try:
+        return None if given is None else {key: float(value) for key, value in given.items()}
+    except ValueError:
+        raise ConfigError(
+            f"{name}: an amount is not a number", hint=f"Example: -cfg {name}=special:1"
+        ) from None

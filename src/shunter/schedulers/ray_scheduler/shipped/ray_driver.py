@@ -1,13 +1,13 @@
 """The driver of one job: it finds room for the replicas, starts an actor for each, and keeps the job's state.
 
 Its stdout is the job's log, in lines that the actors make (`replica_actor.py`). The state is a JSON document
-beside the log, replaced when something changes, and at the end a line of the log.
+beside the log, replaced when something changes, and at the end a line of the log. What is retried, what
+caused a failure, and how others are notified is decided by the toolkit, whose archive lies beside this file.
 """
 
 from __future__ import annotations
 
 import collections
-import importlib
 import json
 import os
 import signal
@@ -16,73 +16,91 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-PLAN = "shunter_plan"
+TOOLKIT = "toolkit.pyz"
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.abspath(TOOLKIT))
+
+from shunter_toolkit import failure_class, retry_rule  # noqa: E402
+
 STATE_MARK = "shunter-state "
 #: Seconds between two looks at other jobs, and at the room in the cluster.
 LOOKING = 2.0
 #: For how many seconds a replica's room may be on a node that is gone, until Ray moves it.
 PLACING = 120.0
-STATE_INTERVAL = 0.1
+#: Seconds between two writings of the state, and beyond the grace period until a replica is given up.
+STATE_INTERVAL, KILLING = 0.25, 5.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+#: What the state document has of a replica, besides where it is.
+SHOWN = ["state", "reason", "exit_code", "restarts", "started_at", "ended_at", "pid", "structured", "notes"]
 #: How many of the last lines are kept to find the cause of a failure.
 TAIL = 500
+SIGNALS = {number.value: number.name for number in signal.Signals}
 MOST_NOTES = 20
-TOOLKIT = "toolkit.pyz"
 #: Seconds that notifications may take before the driver ends; they go on without it.
 TELLING = 10.0
+#: The status of a job that Ray has forgotten.
+UNKNOWN = "no longer known"
 
 
+@dataclass(eq=False)
 class ActorReplica:
     """What the driver knows of a replica."""
 
-    def __init__(self, role: dict[str, Any], index: int) -> None:
-        self.role, self.index = role, index
-        self.name = f"{role['name']}/{index}"
-        self.is_spare = role["min"] is not None and index >= role["min"]
-        self.state, self.reason, self.structured = "PENDING", "", ""
-        self.code: int | None = None
-        self.restarts = 0
-        self.started_at: float | None = None
-        self.ended_at: float | None = None
-        self.group: Any = None
-        self.bundle = 0
-        self.room: Any = None
-        self.actor: Any = None
-        self.host: dict[str, Any] | None = None
-        self.question: Any = None
-        self.asked = ""
-        self.pid = 0
-        self.placing_since = 0.0
-        self.place_at: float | None = None
-        self.stop_reason = ""
-        self.notes: list[str] = []
-        #: The last lines of its log, as it wrote them.
-        self.tail: collections.deque[str] = collections.deque(maxlen=TAIL)
+    role: dict[str, Any]
+    index: int
+    state: str = "PENDING"
+    reason: str = ""
+    exit_code: int | None = None
+    restarts: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    pid: int = 0
+    structured: str = ""
+    notes: list[str] = field(default_factory=list)
+    #: Ray's placement group, the number of this replica's bundle there, and its answer once a spare has room.
+    group: Any = None
+    bundle: int = 0
+    room: Any = None
+    #: The actor, the call that it has not answered yet, and where it is.
+    actor: Any = None
+    call: Any = None
+    host: dict[str, Any] | None = None
+    placing_since: float = 0.0
+    place_at: float | None = None
+    stop_reason: str = ""
+    #: The last lines of its log, as it wrote them.
+    tail: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=TAIL))
+
+    @property
+    def name(self) -> str:
+        """Its role and index."""
+        return f"{self.role['name']}/{self.index}"
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether its elastic role can do without it."""
+        return self.role["min"] is not None and self.index >= self.role["min"]
 
     @property
     def has_ended(self) -> bool:
         """Whether it has ended, and must not be restarted."""
         return self.state in ENDED
 
+    def end(self, state: str, reason: str = "") -> None:
+        """Note how it ended."""
+        self.state, self.reason = state, reason
+
+    def note(self, text: str) -> None:
+        """Add a note, unless it is the last one already."""
+        if text and self.notes[-1:] != [text]:
+            self.notes = [*self.notes, text][-MOST_NOTES:]
+
     def to_json(self) -> dict[str, Any]:
         """Return its part of the state document."""
-        return {
-            "id": self.index,
-            "state": self.state,
-            "reason": self.reason,
-            "exit_code": self.code,
-            "restarts": self.restarts,
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "hostname": self.host["name"] if self.host else "",
-            "address": self.host["ip"] if self.host else "",
-            "node": self.host["node"] if self.host else "",
-            "pid": self.pid,
-            "structured": self.structured,
-            "notes": self.notes,
-        }
+        return {"id": self.index, **(self.host or {}), **{name: getattr(self, name) for name in SHOWN}}
 
 
 class Driver:
@@ -91,25 +109,24 @@ class Driver:
     Args:
         plan: what `shunter.schedulers.ray_scheduler.request` made.
         state_path: where the state document goes; "" for nowhere.
+        ray: the module.
     """
 
-    def __init__(self, plan: dict[str, Any], state_path: str) -> None:
-        self.plan = plan
-        self.state_path = state_path
-        self.roles = plan["roles"]
+    def __init__(self, plan: dict[str, Any], state_path: str, ray: Any = None) -> None:
+        self.plan, self.state_path, self.ray = plan, state_path, ray
         self.replicas = [
-            ActorReplica(role, index) for role in self.roles for index in range(role["replicas"])
+            ActorReplica(role, index) for role in plan["roles"] for index in range(role["replicas"])
         ]
         self.phase, self.waits_for = "placing", ""
         self.final, self.msg = "", ""
         #: The replicas whose failures failed the job, in the order in which they ended.
         self.fatal: list[ActorReplica] = []
         self.restarting: set[str] = set()
+        #: The state and the reason with which all of the job is being stopped.
         self.stopping: tuple[str, str] | None = None
         self.asked_to_stop = False
-        self.deadline: float | None = None
-        self.kill_at: float | None = None
-        self.is_dirty, self.written = True, 0.0
+        self.deadline = self.kill_at = float("inf")
+        self.written, self.written_at = "", 0.0
         #: Number of restarts, by what was restarted together and by class of failure.
         self.used: collections.Counter[tuple[str, str]] = collections.Counter()
 
@@ -126,109 +143,95 @@ class Driver:
 
     def run(self) -> int:
         """Run the job; returns the exit code."""
-        self.write_state(force=True)
-        if self.plan["after"] and not self.wait_for_others():
-            return self.finish()
-        if not self.find_room():
-            return self.finish()
-        self.phase, self.waits_for = "running", ""
-        for replica in self.replicas:
-            if not replica.is_spare:
-                replica.placing_since = time.monotonic()
-                self.make_actor(replica)
-        while not self.is_over():
-            self.step()
+        self.write_state()
+        self.wait_for_others()
+        if not self.stopping:
+            self.find_room()
+        if not self.stopping:
+            self.phase, self.waits_for = "running", ""
+            for replica in self.replicas:
+                if not replica.is_spare:
+                    self.make_actor(replica)
+            while not self.is_over():
+                self.step()
         return self.finish()
 
     def is_over(self) -> bool:
         """Whether every replica has ended, spare ones that found no room aside."""
-        if self.restarting:
-            return False
-        return all(
+        return not self.restarting and all(
             replica.has_ended or (replica.is_spare and replica.actor is None) for replica in self.replicas
         )
 
     def step(self) -> None:
         """Handle what comes next."""
-        import ray
-
         self.check_orders()
         self.place_again()
         self.start_those_ready()
-        questions = {replica.question: replica for replica in self.replicas if replica.question is not None}
         self.write_state()
-        if questions:
-            done, _ = ray.wait(list(questions), num_returns=1, timeout=0.5)
-            for question in done:
-                self.answered(questions[question])
+        calls = {replica.call: replica for replica in self.replicas if replica.call is not None}
+        if calls:
+            for call in self.ray.wait(list(calls), num_returns=1, timeout=0.5)[0]:
+                self.answered(calls[call])
         elif not self.is_over():
             time.sleep(0.05)
         self.restart_if_ready()
         self.use_spare_room()
 
-    def place_again(self) -> None:
-        """Make actors again whose room was on a lost node."""
-        now = time.monotonic()
-        for replica in self.replicas:
-            if replica.place_at is not None and now >= replica.place_at and not self.stopping:
-                replica.place_at = None
-                self.make_actor(replica)
-
     def check_orders(self) -> None:
-        """Stop the job if that was requested or its time is up; kill what does not stop."""
-        now = time.monotonic()
+        """Stop the job if that was requested or its time is up; give up what does not stop."""
         if self.asked_to_stop:
             self.stop_all("CANCELLED", "cancelled")
-        elif self.deadline is not None and now >= self.deadline:
+        elif time.monotonic() >= self.deadline:
             self.stop_all("FAILED", f"stopped at its time limit of {self.plan['timeout']:g} s")
-        if self.kill_at is not None and now >= self.kill_at:
-            self.kill_at = None
+        if time.monotonic() >= self.kill_at:
+            self.kill_at = float("inf")
             for replica in self.replicas:
                 if not replica.has_ended:
                     self.lost(replica, "it did not stop")
 
     def finish(self) -> int:
         """Say how the job ended; returns the exit code."""
-        import ray
-
+        no_room = "not started: there was no room for it, and the job did not need it"
         for replica in self.replicas:
             if not replica.has_ended:
-                replica.state = "CANCELLED"
-                replica.reason = "not started: there was no room for it, and the job did not need it"
-                if self.stopping:
-                    replica.reason = self.stopping[1]
-        failed = [replica for replica in self.replicas if replica.state == "FAILED"]
-        fatal = [replica for replica in failed if not self.can_do_without(replica)]
-        fatal.sort(key=lambda replica: replica.ended_at or 0.0)
+                replica.end("CANCELLED", self.stopping[1] if self.stopping else no_room)
+        failed = [each for each in self.replicas if each.state == "FAILED" and not self.can_do_without(each)]
         code = 0
         if self.stopping:
             self.final, self.msg = self.stopping
             code = 143 if self.final == "CANCELLED" else 1
-        elif fatal:
-            first, self.fatal = fatal[0], fatal
-            others = f" (and {len(fatal) - 1} more failed)" if fatal[1:] else ""
-            self.final, self.msg = "FAILED", f"{first.name}: {first.reason}{others}"
-            code = first.code or 1
+        elif failed:
+            self.fatal = sorted(failed, key=lambda replica: replica.ended_at or 0.0)
+            others = f" (and {len(failed) - 1} more failed)" if failed[1:] else ""
+            self.final, self.msg = "FAILED", f"{self.fatal[0].name}: {self.fatal[0].reason}{others}"
+            code = self.fatal[0].exit_code or 1
         else:
             self.final = "SUCCEEDED"
         self.phase, self.waits_for = "ended", ""
         closing = [replica.actor.close.remote() for replica in self.replicas if replica.actor is not None]
         if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=10)
-        self.write_state(force=True)
+            self.ray.wait(closing, num_returns=len(closing), timeout=10)
+        self.write_state(now=True)
         sys.stdout.write(STATE_MARK + json.dumps(self.document()) + "\n")
         sys.stdout.flush()
-        self.tell()
+        self.notify()
         return code
 
-    def tell(self) -> None:
+    def can_do_without(self, failed: ActorReplica) -> bool:
+        """Whether enough replicas of an elastic role succeeded without this one."""
+        least = failed.role["min"]
+        peers = [replica for replica in self.replicas if replica.role is failed.role]
+        return least is not None and sum(replica.state == "SUCCEEDED" for replica in peers) >= least
+
+    # ---- notifications
+
+    def notify(self) -> None:
         """Send notifications of the end, from a process that outlives this one."""
-        told = self.plan.get("notify")
-        if not told:
+        if not self.plan.get("notify"):
             return
         path = os.path.join(tempfile.mkdtemp(prefix="shunter-"), "outbox")
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            json.dump({**told, "more": self.end_details()}, file)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**self.plan["notify"], "more": self.end_details()}, file)
         words = [sys.executable, "-S", TOOLKIT, "notify", path, self.final, self.msg]
         try:
             subprocess.Popen(
@@ -238,255 +241,214 @@ class Driver:
             pass
 
     def end_details(self) -> dict[str, Any]:
-        """What notifications say besides state and reason: cause, restarts and times."""
-        found: dict[str, Any] = {
+        """Return what notifications say besides state and reason: cause, restarts and times."""
+        starts = [replica.started_at for replica in self.replicas if replica.started_at]
+        ends = [replica.ended_at for replica in self.replicas if replica.ended_at]
+        details: dict[str, Any] = {
             "restarts": self.restarts(),
-            "started_at": min((each.started_at for each in self.replicas if each.started_at), default=None),
-            "ended_at": max((each.ended_at for each in self.replicas if each.ended_at), default=None),
+            "started_at": min(starts, default=None),
+            "ended_at": max(ends, default=None),
         }
-        causes = [(replica, self.cause_of(replica)) for replica in self.fatal]
-        by_themselves = [(replica, cause) for replica, cause in causes if not cause.is_consequence]
-        for replica, cause in (by_themselves or causes)[:1]:
-            found["cause"] = {
+        causes = [(self.cause_of(replica), replica) for replica in self.fatal]
+        # one that does not follow from the failure of another replica comes first
+        for cause, replica in sorted(causes, key=lambda pair: pair[0].is_consequence)[:1]:
+            details["cause"] = {
                 "name": cause.name,
                 "text": cause.text,
                 "evidence": cause.evidence,
                 "replica": replica.name,
-                "exit_code": replica.code,
+                "exit_code": replica.exit_code,
             }
-        return found
-
-    def restarts(self) -> int:
-        """How often the job, a role or a replica was restarted, whichever is most."""
-        return max([*self.used.values(), *(replica.restarts for replica in self.replicas)])
-
-    def can_do_without(self, failed: ActorReplica) -> bool:
-        """Whether enough replicas of an elastic role succeeded without this one."""
-        least = failed.role["min"]
-        peers = [replica for replica in self.replicas if replica.role is failed.role]
-        return least is not None and sum(replica.state == "SUCCEEDED" for replica in peers) >= least
+        return details
 
     # ---- other jobs
 
-    def wait_for_others(self) -> bool:
-        """Wait for the jobs that this one is to run after; returns whether it may run."""
-        from ray.job_submission import JobSubmissionClient
-
-        client = None
+    def wait_for_others(self) -> None:
+        """Wait for the jobs that this one is to run after; stops the job if they did not end as it needs."""
         waiting = list(self.plan["after"])
-        while waiting:
+        while waiting and not self.stopping:
             self.phase, self.waits_for = "waiting", "waits for " + ", ".join(each["job"] for each in waiting)
-            self.is_dirty = True
-            self.write_state()
+            self.write_state(now=True)
             until = time.monotonic() + LOOKING
-            while time.monotonic() < until:
-                if self.asked_to_stop:
-                    self.stopping = ("CANCELLED", "cancelled")
-                    return False
+            while time.monotonic() < until and not self.asked_to_stop:
                 time.sleep(0.1)
-            try:
-                client = client or JobSubmissionClient()
-                for each in list(waiting):
-                    status = str(getattr(client.get_job_status(each["job"]), "value", "")).upper()
-                    if status not in ("SUCCEEDED", "FAILED", "STOPPED"):
-                        continue
+            self.check_orders()
+            for each in list(waiting):
+                status = status_of(each["job"])
+                if status not in ("", "PENDING", "RUNNING"):
                     waiting.remove(each)
-                    if status != "SUCCEEDED" and not each["any"]:
-                        self.stopping = ("CANCELLED", f"not started: {each['job']} is {status}")
-                        return False
-            except Exception as error:
-                if "does not exist" in str(error):
-                    self.stopping = ("CANCELLED", f"not started: {waiting[0]['job']} is no longer known")
-                    return False
-                client = None  # the dashboard is away, which says nothing of the jobs
-        self.phase = "placing"
-        return True
+                if status in ("FAILED", "STOPPED", UNKNOWN) and (status == UNKNOWN or not each["any"]):
+                    self.stop_all("CANCELLED", f"not started: {each['job']} is {status}")
+        self.phase, self.waits_for = "placing", ""
 
     # ---- room
 
-    def find_room(self) -> bool:
-        """Reserve what the replicas need, all at once; returns whether it was found."""
-        import ray
-
-        if self.plan.get("inside"):
-            return True
-        needed = [replica for replica in self.replicas if not replica.is_spare]
-        group = reserve(needed, self.plan["strategy"])
-        for bundle, replica in enumerate(needed):
+    def reserve(self, replicas: Sequence[ActorReplica], strategy: str) -> Any:
+        """Ask for room for replicas: a placement group with a bundle for each. Returns Ray's answer to be."""
+        labels = [replica.role["labels"] for replica in replicas]
+        given = {"bundle_label_selector": labels} if any(labels) else {}
+        bundles = [replica.role["bundle"] for replica in replicas]
+        group = self.ray.util.placement_group(bundles, strategy=strategy, **given)
+        for bundle, replica in enumerate(replicas):
             replica.group, replica.bundle = group, bundle
-        ready, started, looked = group.ready(), time.monotonic(), float("-inf")
-        limit = self.plan["placement_timeout"]
-        while not ray.wait([ready], timeout=0.5)[0]:
-            now = time.monotonic()
+        return group.ready()
+
+    def find_room(self) -> None:
+        """Reserve what the replicas need, all at once; stops the job if there is no room in time."""
+        if self.plan.get("inside"):
+            return
+        needed = [replica for replica in self.replicas if not replica.is_spare]
+        ready, limit = self.reserve(needed, self.plan["strategy"]), self.plan["placement_timeout"]
+        started, looked_at = time.monotonic(), float("-inf")
+        while not self.ray.wait([ready], timeout=0.5)[0] and not self.stopping:
             self.check_orders()
-            if self.stopping:
-                return False
-            if limit is not None and now - started >= limit:
-                self.stopping = ("FAILED", f"no room within {limit:g} s: {self.waits_for or 'no details'}")
-                return False
-            if now - looked >= LOOKING:
-                looked = now
-                self.waits_for = room_wanted(needed)
-                self.is_dirty = True
-                self.write_state()
-        return True
+            if limit is not None and time.monotonic() - started >= limit:
+                self.stop_all("FAILED", f"no room within {limit:g} s: {self.waits_for or 'no details'}")
+            if time.monotonic() - looked_at >= LOOKING:
+                looked_at = time.monotonic()
+                self.waits_for = self.missing_room(needed)
+                self.write_state(now=True)
+
+    def missing_room(self, replicas: Sequence[ActorReplica]) -> str:
+        """Return a sentence about the resources that the job waits for, and those that are free."""
+        bundles = [replica.role["bundle"] for replica in replicas]
+        counts = collections.Counter(
+            ", ".join(f"{name} {amount(name, value)}" for name, value in bundle.items()) for bundle in bundles
+        )
+        wanted = ", ".join(f"{count} x {{{bundle}}}" for bundle, count in counts.items())
+        names = sorted({name for bundle in bundles for name in bundle})
+        everything, free = self.ray.cluster_resources(), self.ray.available_resources()
+        there = ", ".join(
+            f"{name} {amount(name, free.get(name, 0))} of {amount(name, everything.get(name, 0))}"
+            for name in names
+        )
+        return f"waits for room for {wanted}; free in the cluster: {there}"
 
     def use_spare_room(self) -> None:
         """Start replicas of elastic roles beyond their minimum for which room was found."""
-        import ray
-
         if self.stopping or self.restarting:
             return
-        spare = [replica for replica in self.replicas if replica.is_spare and replica.actor is None]
-        for replica in spare:
-            if replica.has_ended:
+        for replica in self.replicas:
+            if not replica.is_spare or replica.actor is not None or replica.has_ended:
                 continue
             if replica.room is None:
-                replica.group, replica.bundle = reserve([replica], "PACK"), 0
-                replica.room = replica.group.ready()
-            elif ray.wait([replica.room], timeout=0)[0]:
+                replica.room = self.reserve([replica], "PACK")
+            elif self.ray.wait([replica.room], timeout=0)[0]:
                 self.make_actor(replica)
 
     # ---- replicas
 
     def make_actor(self, replica: ActorReplica) -> None:
         """Create a replica's actor where its resources are reserved, and ask for its host."""
-        import ray
-        from ray.util.scheduling_strategies import (
-            NodeAffinitySchedulingStrategy,
-            PlacementGroupSchedulingStrategy,
-        )
-        from replica_actor import ReplicaActor
+        from replica_actor import ReplicaActor  # lies beside this file
 
-        inside = self.plan.get("inside")
-        bundle = {} if inside else replica.role["bundle"]
-        custom = {name: value for name, value in bundle.items() if name not in ("CPU", "GPU", "memory")}
-        if inside:
-            strategy: Any = NodeAffinitySchedulingStrategy(inside["node"], soft=False)
-        else:
-            strategy = PlacementGroupSchedulingStrategy(
-                placement_group=replica.group, placement_group_bundle_index=replica.bundle
-            )
-        options = {
-            "num_cpus": bundle.get("CPU", 0),
-            "num_gpus": bundle.get("GPU", 0),
-            "resources": custom or None,
+        strategies, inside = self.ray.util.scheduling_strategies, self.plan.get("inside")
+        bundle = {} if inside else dict(replica.role["bundle"])
+        options: dict[str, Any] = {
+            "num_cpus": bundle.pop("CPU", 0),
+            "num_gpus": bundle.pop("GPU", 0),
             "max_concurrency": 8,
             "max_restarts": 0,
-            "scheduling_strategy": strategy,
         }
         if "memory" in bundle:
-            options["memory"] = bundle["memory"]
+            options["memory"] = bundle.pop("memory")
+        options["resources"] = bundle or None
+        if inside:
+            options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(
+                inside["node"], soft=False
+            )
+        else:
+            options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
+                placement_group=replica.group, placement_group_bundle_index=replica.bundle
+            )
         plan = {key: value for key, value in self.plan.items() if key != "roles"}
-        replica.actor = ray.remote(**options)(ReplicaActor).remote(plan, replica.role, replica.index)
-        replica.host = None
-        self.ask(replica, "host", replica.actor.host.remote())
+        replica.actor = self.ray.remote(**options)(ReplicaActor).remote(plan, replica.role, replica.index)
+        replica.host, replica.place_at = None, None
+        replica.placing_since = replica.placing_since or time.monotonic()
+        replica.call = replica.actor.host.remote()
 
-    def ask(self, replica: ActorReplica, what: str, question: Any) -> None:
-        """Record a pending call to a replica's actor, one at a time."""
-        replica.asked, replica.question = what, question
+    def place_again(self) -> None:
+        """Make actors again whose room was on a lost node."""
+        for replica in self.replicas:
+            if replica.place_at is not None and time.monotonic() >= replica.place_at and not self.stopping:
+                self.make_actor(replica)
 
     def start_those_ready(self) -> None:
         """Start replicas that have been placed; those that belong together start together."""
-        from replica_actor import shared_variables
+        from replica_actor import shared_variables  # lies beside this file
 
-        if self.stopping or self.restarting:
-            return
-        ready = [r for r in self.replicas if r.host and r.state == "PENDING" and r.question is None]
         first = self.replicas[0]
-        is_complete = all(r.host or r.has_ended for r in self.replicas if not r.is_spare)
-        if not ready or not first.host or not is_complete:
+        is_complete = all(each.host or each.has_ended for each in self.replicas if not each.is_spare)
+        if self.stopping or self.restarting or first.host is None or not is_complete:
             return
-        if self.plan["timeout"] is not None and self.deadline is None:
-            self.deadline = time.monotonic() + self.plan["timeout"]
-        for replica in ready:
-            shared = shared_variables(first.host, None if replica is first else replica.host or first.host)
+        for replica in self.replicas:
+            if replica.host is None or replica.state != "PENDING" or replica.call is not None:
+                continue
+            if self.plan["timeout"] is not None:
+                self.deadline = min(self.deadline, time.monotonic() + self.plan["timeout"])
+            shared = shared_variables(first.host, None if replica is first else replica.host)
             replica.started_at, replica.ended_at = time.time(), None
-            replica.code, replica.reason, replica.structured, replica.stop_reason = None, "", "", ""
-            replica.state = "RUNNING"
-            self.ask(replica, "start", replica.actor.start.remote(replica.restarts, shared))
-            self.is_dirty = True
+            replica.exit_code, replica.structured, replica.stop_reason = None, "", ""
+            replica.state, replica.reason = "RUNNING", ""
+            replica.call = replica.actor.start.remote(replica.restarts, shared)
 
     def answered(self, replica: ActorReplica) -> None:
         """Handle an answer of a replica's actor."""
-        import ray
-
         try:
-            answer = ray.get(replica.question)
+            answer = self.ray.get(replica.call)
         except Exception as error:
-            self.lost(replica, first_line(error))
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            self.lost(replica, f"{type(error).__name__}: {lines[0] if lines else 'no details'}")
             return
-        what, replica.question = replica.asked, None
-        if what == "host":
-            replica.host = answer
-            self.is_dirty = True
-        elif what == "start":
-            if answer:
-                self.ended(replica, {"code": 1, "signal": 0, "error": answer, "time": time.time()})
-            else:
-                if self.stopping or replica.name in self.restarting:  # asked to stop before it had started
-                    replica.actor.stop.remote(self.plan["grace"])
-                self.ask(replica, "read", replica.actor.read.remote())
+        replica.call = None
+        if replica.host is None:
+            replica.host, replica.placing_since = answer, 0.0
+            return
+        replica.pid = answer["pid"]
+        replica.note(answer["note"])
+        sys.stdout.write(answer["text"])
+        sys.stdout.flush()
+        if self.plan.get("table"):
+            replica.tail.extend(line.split(" ", 3)[-1] for line in answer["text"].splitlines())
+        if answer["end"] is None:
+            replica.call = replica.actor.read.remote()
         else:
-            text, outcome, pid, found = answer
-            self.is_dirty = self.is_dirty or pid != replica.pid
-            if found and replica.notes[-1:] != [found]:
-                replica.notes = [*replica.notes, found][-MOST_NOTES:]
-                self.is_dirty = True
-            replica.pid = pid
-            if text:
-                sys.stdout.write(text)
-                sys.stdout.flush()
-                if self.plan.get("table"):
-                    replica.tail.extend(line.split(" ", 3)[-1] for line in text.splitlines())
-            if outcome is None:
-                self.ask(replica, "read", replica.actor.read.remote())
-            else:
-                self.ended(replica, outcome)
+            self.ended(replica, answer["end"])
 
-    def ended(self, replica: ActorReplica, outcome: dict[str, Any]) -> None:
+    def ended(self, replica: ActorReplica, end: dict[str, Any]) -> None:
         """Note how a replica's program ended, and apply the retry policy."""
-        replica.code, replica.ended_at = outcome["code"], outcome["time"]
-        replica.structured = outcome.get("structured", "")
-        self.is_dirty = True
+        replica.exit_code, replica.ended_at = end["code"], end["time"]
+        replica.structured = end["structured"]
         if replica.stop_reason:
-            state = self.stopping[0] if self.stopping else "CANCELLED"
-            replica.state, replica.reason = state, replica.stop_reason
-        elif outcome.get("hung"):
-            replica.state, replica.reason = "FAILED", outcome["hung"]
-            self.stop_all("FAILED", f"{replica.name} was {outcome['hung']}")
-        elif outcome["error"]:
-            replica.state, replica.reason = "FAILED", f"could not be started: {outcome['error']}"
+            replica.end(self.stopping[0] if self.stopping else "CANCELLED", replica.stop_reason)
+        elif end["hung"]:
+            replica.end("FAILED", end["hung"])
+            self.stop_all("FAILED", f"{replica.name} was {end['hung']}")
+        elif end["error"]:
+            replica.end("FAILED", f"could not be started: {end['error']}")
             self.failed(replica, may_retry=False)
-        elif outcome["code"]:
-            replica.state, replica.reason = "FAILED", f"exit code {outcome['code']}"
-            if outcome["signal"]:
-                replica.reason = f"killed by {signal_name(outcome['signal'])}"
+        elif end["code"]:
+            killed = SIGNALS.get(end["signal"], f"signal {end['signal']}")
+            replica.end("FAILED", f"killed by {killed}" if end["signal"] else f"exit code {end['code']}")
             self.failed(replica)
         else:
-            replica.state, replica.reason = "SUCCEEDED", ""
+            replica.end("SUCCEEDED")
 
     def lost(self, replica: ActorReplica, why: str) -> None:
         """Note that a replica's actor is gone: its node, most likely."""
-        import ray
-
         try:
-            ray.kill(replica.actor)
+            self.ray.kill(replica.actor)
         except Exception:
             pass
-        place = replica.host["name"] if replica.host else "a node"
-        was_placed = replica.host is not None
-        replica.actor = replica.question = replica.host = None
-        if not was_placed and not self.stopping and time.monotonic() - replica.placing_since < PLACING:
+        host, replica.actor, replica.call, replica.host = replica.host, None, None, None
+        if host is None and not self.stopping and time.monotonic() - replica.placing_since < PLACING:
             replica.place_at = time.monotonic() + LOOKING  # its room is on a node that is being given up
             return
-        replica.ended_at = time.time()
-        self.is_dirty = True
+        replica.ended_at, replica.placing_since = time.time(), 0.0
         if replica.stop_reason:
-            replica.state = self.stopping[0] if self.stopping else "CANCELLED"
-            replica.reason = replica.stop_reason
+            replica.end(self.stopping[0] if self.stopping else "CANCELLED", replica.stop_reason)
             return
-        replica.state, replica.reason = "FAILED", f"lost on {place}: {why}"
+        replica.end("FAILED", f"lost on {host['hostname'] if host else 'a node'}: {why}")
         if replica.is_spare:
             replica.room = None
         self.failed(replica)
@@ -494,20 +456,31 @@ class Driver:
     # ---- retries
 
     def failed(self, replica: ActorReplica, may_retry: bool = True) -> None:
-        """Apply the retry policy of a replica's role to its failure."""
+        """Restart what a replica's failure restarts, if there are retries left for its class of failure."""
         if self.stopping or replica.name in self.restarting:
             return
-        if self.plan.get("retry") and self.retried_by_class(replica):
-            return
         scope, members = self.restarted_with(replica)
-        if may_retry and self.used[scope, ""] < replica.role["max_retries"]:
-            self.used[scope, ""] += 1
-            self.restart(members, replica)
+        rule, name = retry_rule.RetryRule(replica.role["max_retries"] if may_retry else 0), ""
+        if self.plan.get("retry"):
+            cause = self.cause_of(replica)
+            if cause.failure_class in self.plan["retry"]:
+                name = cause.failure_class
+                rule = retry_rule.RetryRule(self.plan["retry"][name])
+        used = self.used[scope, name]
+        against = rule.verdict(used)
+        if name:
+            replica.note(retry_rule.words(cause.text, cause.evidence, name, rule, used, against))
+            replica.tail.clear()
+        reason = f"stopped because {replica.name} failed"
+        if not against:
+            self.used[scope, name] += 1
+            self.restarting |= {member.name for member in members}
+            self.stop(members, reason)
         elif self.plan["fail_fast"]:
-            self.stop(self.replicas, f"stopped because {replica.name} failed")
+            self.stop(self.replicas, reason)
 
     def restarted_with(self, replica: ActorReplica) -> tuple[str, Sequence[ActorReplica]]:
-        """Return what is restarted with a replica that failed, and the name under which that is counted."""
+        """Return what is restarted with a replica that failed, after the name under which that is counted."""
         policy = replica.role["policy"]
         if policy == "REPLICA" or replica.role["min"] is not None:
             return replica.name, [replica]
@@ -515,90 +488,61 @@ class Driver:
             return replica.role["name"], [peer for peer in self.replicas if peer.role is replica.role]
         return "", self.replicas
 
-    def cause_of(self, replica: ActorReplica) -> Any:
+    def restarts(self) -> int:
+        """Return how often the job, a role or a replica was restarted, whichever is most."""
+        return max([*self.used.values(), *(replica.restarts for replica in self.replicas)])
+
+    def cause_of(self, replica: ActorReplica) -> failure_class.Found:
         """Find the cause of a failure in the launcher's table."""
-        failure_class = toolkit_module("failure_class")
         # if an actor is gone and Ray gives no reason, it went down with its node
         said = [replica.reason, *(["a node died"] if replica.reason.startswith("lost on ") else [])]
-        return failure_class.Table(self.plan["table"]).cause_of(
-            said, replica.code, "\n".join(replica.tail), replica.structured
-        )
-
-    def retried_by_class(self, replica: ActorReplica) -> bool:
-        """Restart by the rule for the class of a failure; False if there is none for it."""
-        retry_rule = toolkit_module("retry_rule")
-        found = self.cause_of(replica)
-        rules: dict[str, int] = self.plan["retry"]
-        if found.failure_class not in rules:
-            return False
-        scope, members = self.restarted_with(replica)
-        key = (scope, found.failure_class)
-        rule = retry_rule.RetryRule(rules[found.failure_class])
-        against = rule.verdict(self.used[key])
-        note = retry_rule.words(
-            found.text, found.evidence, found.failure_class, rule, self.used[key], against
-        )
-        replica.notes = [*replica.notes, note][-MOST_NOTES:]
-        replica.tail.clear()
-        self.is_dirty = True
-        if against:
-            if self.plan["fail_fast"]:
-                self.stop(self.replicas, f"stopped because {replica.name} failed")
-            return True
-        self.used[key] += 1
-        self.restart(members, replica)
-        return True
-
-    def restart(self, members: Iterable[ActorReplica], culprit: ActorReplica) -> None:
-        """Stop what still runs of a group, and start the group again when all of it has ended."""
-        self.restarting |= {replica.name for replica in members}
-        self.stop(members, f"stopped because {culprit.name} failed")
+        table = failure_class.Table(self.plan["table"])
+        return table.cause_of(said, replica.exit_code, "\n".join(replica.tail), replica.structured)
 
     def restart_if_ready(self) -> None:
         """Restart a group that has ended."""
         members = [replica for replica in self.replicas if replica.name in self.restarting]
-        if self.stopping:
-            self.restarting.clear()
-        elif members and all(r.has_ended or r.state == "PENDING" for r in members):
-            self.restarting.clear()
-            for replica in members:
-                if replica.is_spare and replica.actor is None and not replica.has_ended:
-                    continue  # it never ran
-                replica.restarts += 1
-                replica.state, replica.stop_reason = "PENDING", ""
-                if replica.actor is None and not replica.is_spare:
-                    replica.placing_since = time.monotonic()
-                    self.make_actor(replica)  # its room moves to another node
-            self.is_dirty = True
+        if not members or not all(each.has_ended or each.state == "PENDING" for each in members):
+            return
+        self.restarting.clear()
+        for replica in members:
+            if replica.is_spare and replica.actor is None and not replica.has_ended:
+                continue  # it never ran
+            replica.restarts += 1
+            replica.state, replica.stop_reason = "PENDING", ""
+            if replica.actor is None and not replica.is_spare:
+                self.make_actor(replica)  # its room moves to another node
 
     # ---- stopping
 
     def stop_all(self, state: str, reason: str) -> None:
         """Stop the job, once."""
-        if self.stopping:
-            return
-        self.stopping = (state, reason)
-        self.restarting.clear()
-        self.stop(self.replicas, reason)
-        self.kill_at = time.monotonic() + self.plan["grace"] + 5
+        if not self.stopping:
+            self.stopping = (state, reason)
+            self.restarting.clear()
+            self.stop(self.replicas, reason)
+            self.kill_at = time.monotonic() + self.plan["grace"] + KILLING
 
-    def stop(self, members: Iterable[ActorReplica], reason: str) -> None:
+    def stop(self, replicas: Iterable[ActorReplica], reason: str) -> None:
         """Ask the programs of replicas to end."""
-        for replica in members:
+        for replica in replicas:
             if replica.state == "RUNNING" and not replica.stop_reason:
                 replica.stop_reason = reason
-                replica.actor.stop.remote(self.plan["grace"])
+                replica.actor.stop.remote(replica.restarts)
             elif replica.state == "PENDING" and self.stopping:
-                replica.state, replica.reason, replica.question = self.stopping[0], reason, None
-        self.is_dirty = True
+                replica.end(self.stopping[0], reason)
+                replica.call = None
 
     # ---- state
 
     def document(self) -> dict[str, Any]:
         """Return the state of the job, as JSON values."""
         roles = [
-            {"role": role["name"], "replicas": [r.to_json() for r in self.replicas if r.role is role]}
-            for role in self.roles
+            {
+                "role": role["name"],
+                "replicas": [each.to_json() for each in self.replicas if each.role is role],
+            }
+            for role in self.plan["roles"]
         ]
         return {
             "app_id": self.plan["app_id"],
@@ -609,59 +553,30 @@ class Driver:
             "roles": roles,
         }
 
-    def write_state(self, force: bool = False) -> None:
-        """Replace the state document if something has changed; a full disk stops nothing."""
-        now = time.monotonic()
-        if not force and (not self.is_dirty or now - self.written < STATE_INTERVAL):
+    def write_state(self, now: bool = False) -> None:
+        """Replace the state document if it has changed, sometimes; a full disk stops nothing."""
+        if not self.state_path or (not now and time.monotonic() - self.written_at < STATE_INTERVAL):
             return
-        self.is_dirty, self.written = False, now
-        if not self.state_path:
+        self.written_at, text = time.monotonic(), json.dumps(self.document()) + "\n"
+        if text == self.written:
             return
         try:
             with open(self.state_path + ".new", "w", encoding="utf-8") as file:
-                json.dump(self.document(), file)
-                file.write("\n")
+                file.write(text)
             os.replace(self.state_path + ".new", self.state_path)
+            self.written = text
         except OSError:
-            self.is_dirty = True
+            pass  # the next step tries again
 
 
-def toolkit_module(name: str) -> Any:
-    """Import a module of the toolkit's archive, which lies beside this file on the cluster."""
-    archive = os.path.abspath(TOOLKIT)
-    if archive not in sys.path:
-        sys.path.insert(0, archive)
-    return importlib.import_module(f"shunter_toolkit.{name}")
+def status_of(job: str) -> str:
+    """Return another job's status; "" if the dashboard is away, which says nothing of the job."""
+    from ray.job_submission import JobSubmissionClient
 
-
-def reserve(replicas: list[ActorReplica], strategy: str) -> Any:
-    """Ask for room for replicas: a placement group with a bundle for each."""
-    import ray
-
-    bundles = [replica.role["bundle"] for replica in replicas]
-    labels = [replica.role["labels"] for replica in replicas]
-    given = {"bundle_label_selector": labels} if any(labels) else {}
-    return ray.util.placement_group(bundles, strategy=strategy, **given)
-
-
-def room_wanted(replicas: list[ActorReplica]) -> str:
-    """Return a sentence about the resources that the job waits for, and those that are free."""
-    import ray
-
-    counts = collections.Counter(shown(replica.role["bundle"]) for replica in replicas)
-    wanted = ", ".join(f"{count} x {{{bundle}}}" for bundle, count in counts.items())
-    names = sorted({name for replica in replicas for name in replica.role["bundle"]})
-    everything, free = ray.cluster_resources(), ray.available_resources()
-    there = ", ".join(
-        f"{name} {amount(name, free.get(name, 0))} of {amount(name, everything.get(name, 0))}"
-        for name in names
-    )
-    return f"waits for room for {wanted}; free in the cluster: {there}"
-
-
-def shown(bundle: dict[str, float]) -> str:
-    """Return the resources of a replica in words."""
-    return ", ".join(f"{name} {amount(name, value)}" for name, value in bundle.items())
+    try:
+        return str(JobSubmissionClient().get_job_status(job).value).upper()
+    except Exception as error:
+        return UNKNOWN if "does not exist" in str(error) else ""
 
 
 def amount(name: str, value: float) -> str:
@@ -669,29 +584,12 @@ def amount(name: str, value: float) -> str:
     return f"{value / (1 << 30):.1f} GiB" if name == "memory" else f"{value:g}"
 
 
-def first_line(error: Exception) -> str:
-    """Return the telling line of an error of Ray."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no details'}"
-
-
-def signal_name(number: int) -> str:
-    """Return the name of a signal."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def read_plan() -> dict[str, Any]:
     """Return the plan, which is a module's directory beside Ray's others."""
-    for place in sys.path:
-        path = os.path.join(place, PLAN, "plan.json")
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                plan: dict[str, Any] = json.load(file)
-            return plan
-    raise SystemExit(f"shunter: the job's plan is in none of {sys.path}")
+    paths = [os.path.join(place, "shunter_plan", "plan.json") for place in sys.path]
+    with open(next(filter(os.path.exists, paths)), encoding="utf-8") as file:
+        plan: dict[str, Any] = json.load(file)
+    return plan
 
 
 def state_file(app_id: str) -> str:
@@ -708,8 +606,10 @@ def main() -> None:
     plan = read_plan()
     driver = Driver(plan, state_file(plan["app_id"]))
     driver.obey_signals()
-    import ray
+    import ray  # takes seconds, in which Ray may ask to stop
+    import ray.util.scheduling_strategies
 
+    driver.ray = ray
     ray.init(log_to_driver=False, logging_level="WARNING")
     driver.obey_signals()  # Ray has put its own handlers there
     code = driver.run()

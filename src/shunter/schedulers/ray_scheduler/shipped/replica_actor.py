@@ -11,19 +11,20 @@ Then how the line ended: ``|`` by a line feed, ``<`` by a carriage return, ``>``
 from __future__ import annotations
 
 import base64
-import collections
-import importlib
 import json
 import os
-import selectors
+import re
+import select
 import shutil
+import socket
 import stat
 import string
 import subprocess
 import sys
+import tarfile
 import tempfile
-import threading
 import time
+from datetime import datetime, timezone
 from io import FileIO
 from typing import Any
 
@@ -31,55 +32,38 @@ RANK0 = "TORCHX_RANK0_HOST"
 PORTS = ("SHUNTER_RENDEZVOUS_PORT", "SHUNTER_MASTER_PORT")
 #: Directories of the base directory that hold results.
 RESULTS = ("model", os.path.join("output", "data"), "checkpoints")
-#: Maximum bytes that a program may be ahead of the log, and maximum sizes of a line of the log and of an
-#: error file.
-BUFFERED, LONGEST_LINE, LONGEST_ERROR = 8 << 20, 64 << 10, 16 << 10
-#: Which of a program's pipes says how it ended, after those of stdout and stderr; which one brings stacks.
-REPORT, STACKS = 2, 3
-#: Seconds after which a line without an end is shown, and how long one question to an actor may last.
-UNFINISHED, ASKING = 0.5, 2.0
+STREAMS = ("out", "err")
+TOOLKIT = "toolkit.pyz"
+#: Most bytes that are read of a stream at a time, and most of a line and of an error file.
+CHUNK, LONGEST_LINE, LONGEST_ERROR = 256 << 10, 64 << 10, 16 << 10
+#: Seconds after which a line without an end is shown, between two looks, and for which a call may last.
+UNFINISHED, PAUSE, LONGEST_CALL = 0.5, 0.05, 2.0
+#: A carriage return at the end of a piece may have its line feed in the next.
+_LINE_END = re.compile(rb"(\r\n|\n|\r(?=.))", re.S)
+_MARKS = {b"\n": "|", b"\r": "<", b"\r\n": ">"}
 
 
-# ---- lines of the log
-
-
-class Lines:
+class LogLines:
     """Turns one stream's bytes into lines of the log."""
 
     def __init__(self, name: str, stream: str) -> None:
         self.prefix = f" {name} {stream}"
         self.pending = b""
-        self.since = 0.0
+        self.pending_since = 0.0
 
     def feed(self, data: bytes) -> str:
-        """Return the lines that are complete now."""
-        self.since = time.monotonic()
-        data = self.pending + data
-        found, at = [], 0
-        while at < len(data):
-            end = self._find_line_end(data, at)
-            if end is None:
-                break
-            stop, mark, after = end
-            found.append(self._line(data[at:stop], mark))
-            at = after
-        self.pending = data[at:]
-        return "".join(found)
-
-    def _find_line_end(self, data: bytes, at: int) -> tuple[int, str, int] | None:
-        line, back = data.find(b"\n", at), data.find(b"\r", at)
-        if back >= 0 and (line < 0 or back < line):
-            if back + 1 == len(data):  # a line feed may follow
-                end = None
-            elif data[back + 1 : back + 2] == b"\n":
-                end = (back, ">", back + 2)
-            else:
-                end = (back, "<", back + 1)
+        """Return the lines that are complete now, and the unfinished one if it waits for long, or is long."""
+        if data:
+            *parts, pending = _LINE_END.split(self.pending + data)
+            lines = [self._line(text, _MARKS[end]) for text, end in zip(parts[::2], parts[1::2])]
+            if parts or not self.pending:
+                self.pending_since = time.monotonic()
+            self.pending = pending
         else:
-            end = (line, "|", line + 1) if line >= 0 else None
-        if (len(data) if end is None else end[0]) - at > LONGEST_LINE:
-            return at + LONGEST_LINE, ":", at + LONGEST_LINE
-        return end
+            lines = []
+        if len(self.pending) > LONGEST_LINE or time.monotonic() - self.pending_since > UNFINISHED:
+            lines.append(self.flush())
+        return "".join(lines)
 
     def flush(self) -> str:
         """Return the unfinished line so far."""
@@ -89,22 +73,20 @@ class Lines:
         return self._line(rest, ":") if rest else ""
 
     def _line(self, text: bytes, mark: str) -> str:
-        seconds, rest = divmod(time.time_ns() // 1000, 1_000_000)
-        stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:06d}Z"
+        stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         try:
             shown, kind = text.decode("utf-8"), ""
-            if "\0" in shown:
-                raise ValueError
         except ValueError:
+            shown, kind = "\0", ""
+        if "\0" in shown:
             shown, kind = base64.b64encode(text).decode(), "64"
         return f"{stamp}{self.prefix}{kind}{mark} {shown}\n"
 
 
-# ---- on the nodes
-
-
 class ReplicaActor:
     """One replica, on its node: it starts the program, as often as it is asked, and hands out its output.
+
+    The driver calls `start`, and then `read` until that returns how the program ended.
 
     Args:
         plan: of the job. ``inside`` names a process (``node``, ``pid``) whose directory and variables the
@@ -115,29 +97,25 @@ class ReplicaActor:
 
     def __init__(self, plan: dict[str, Any], role: dict[str, Any], index: int) -> None:
         self.plan, self.role, self.index = plan, role, index
-        self.name = f"{role['name']}/{index}"
         self.package = os.getcwd()
         #: Where the jobs of this user are if no directory was given; other users know the name too.
         self.own_root = "" if plan["job_dir"] else f"{tempfile.gettempdir()}/shunter-{os.getuid()}"
-        root = plan["job_dir"] or self.own_root
-        self.job_dir = os.path.join(root, plan["app_id"])
+        self.job_dir = os.path.join(plan["job_dir"] or self.own_root, plan["app_id"])
         self.directory = os.path.join(self.job_dir, f"{role['name']}-{index}")
-        self.changed = threading.Condition()
-        self.blocks: collections.deque[str] = collections.deque()
-        self.buffered = 0
-        self.outcome: dict[str, Any] | None = None
+        self.log_dir = os.path.join(self.job_dir, "logs", f"{role['name']}-{index}")
+        self.base = ""
         self.process: subprocess.Popen[bytes] | None = None
-        self.error_file = self.base = ""
-        self.pid = 0
-        #: How much the program has written; why it was stopped if it hung; what is found of it, in words.
-        self.written = 0
-        self.hung, self.found = "", ""
+        self.logs: list[tuple[Any, LogLines]] = []
+        #: The pipe for what the process reports, and an unfinished report.
+        self.report: FileIO | None = None
+        self.reported = b""
+        #: What the process has reported: ``pid``, ``note``, ``hung``, ``code``, ``signal``, ``error``.
+        self.news: dict[str, Any] = {}
+        self.attempt = self.stopped_attempt = -1
 
     def host(self) -> dict[str, Any]:
         """Return where this is: address, name, and two ports that are free."""
-        import socket
-
-        import ray
+        import ray  # which the launcher's tests do not have
 
         sockets = [socket.socket() for _ in PORTS]
         for each in sockets:
@@ -145,16 +123,15 @@ class ReplicaActor:
         ports = [each.getsockname()[1] for each in sockets]
         for each in sockets:
             each.close()
-        node = ray.get_runtime_context().get_node_id()
         return {
-            "ip": ray.util.get_node_ip_address(),
-            "name": socket.gethostname(),
+            "address": ray.util.get_node_ip_address(),
+            "hostname": socket.gethostname(),
             "ports": ports,
-            "node": node,
+            "node": ray.get_runtime_context().get_node_id(),
         }
 
-    def start(self, attempt: int, shared: dict[str, str]) -> str:
-        """Start the program; returns what went wrong, or "".
+    def start(self, attempt: int, shared: dict[str, str]) -> dict[str, Any]:
+        """Start the program; returns the same as `read`.
 
         Args:
             attempt: how often it was started before.
@@ -163,8 +140,9 @@ class ReplicaActor:
         try:
             self._start(attempt, shared)
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+            self.logs, self.report = [], None
+            self.news = {"code": 1, "signal": 0, "error": f"{type(error).__name__}: {error}"}
+        return self.read()
 
     def _start(self, attempt: int, shared: dict[str, str]) -> None:
         inside = self.plan.get("inside")
@@ -182,54 +160,51 @@ class ReplicaActor:
         }
 
         def filled(text: str) -> str:
-            found = string.Template(text).safe_substitute(values) if "$" in text else text
-            return found.replace(code + "/../", self.directory + "/")
+            return string.Template(text).safe_substitute(values).replace(code + "/../", self.directory + "/")
 
         given = {name: filled(value) for name, value in self.role["env"].items()}
-        self.error_file = os.path.join(self.directory, "error.json")
         self.base = given.get("SAGEMAKER_BASE_DIR", "")
-        if os.path.exists(self.error_file):
-            os.remove(self.error_file)
-        env = {**self._inherited(), "TORCHELASTIC_ERROR_FILE": self.error_file, **shared, **given}
-        argv = [filled(word) for word in self.role["argv"]]
-        looks_for_hangs = bool(self.plan.get("hang")) and not inside
-        if looks_for_hangs:
-            self._listen_for_stacks(env)
-        if inside:
-            env, argv = environment_of(inside["pid"]), self.role["argv"]
-        outputs, inputs = zip(*[os.pipe() for _ in range(4 if looks_for_hangs else 3)])
+        error_file = self._error_file()
+        if os.path.exists(error_file):
+            os.remove(error_file)
+        os.makedirs(self.log_dir, mode=0o700, exist_ok=True)
+        paths = [os.path.join(self.log_dir, f"{attempt}.{stream}") for stream in STREAMS]
+        reading, report = os.pipe()
         order = {
-            "argv": argv,
-            "env": env,
+            "argv": self.role["argv"] if inside else [filled(word) for word in self.role["argv"]],
+            "env": environment_of(inside["pid"])
+            if inside
+            else {**self._inherited(), "TORCHELASTIC_ERROR_FILE": error_file, **shared, **given},
             "cwd": code,
             "grace": self.plan["grace"],
-            "report": inputs[2],
-            "toolkit": os.path.join(self.package, "toolkit.pyz"),
+            "report": report,
+            "hang": None if inside else self.plan.get("hang"),
+            "results": [os.path.join(self.base, part) for part in RESULTS] if self.base else [],
+            "handlers": os.path.join(self.directory, "python"),
         }
-        program = os.path.join(self.package, "replica_process.py")
-        self.outcome = None
-        self.process = subprocess.Popen(
-            [sys.executable, "-S", program],
-            stdin=subprocess.PIPE,
-            stdout=inputs[0],
-            stderr=inputs[1],
-            pass_fds=[inputs[2]],
-            start_new_session=True,
-            cwd="/",
-        )
-        for end in inputs[:STACKS]:
-            os.close(end)
-        self.process.wait()  # it forks: the process that goes on is not a child of this one
-        self._order(json.dumps(order).encode())
-        self.hung = self.found = ""
-        reader = threading.Thread(target=self._read, args=(outputs, inputs[STACKS:], attempt), daemon=True)
-        reader.start()
-
-    def _order(self, line: bytes) -> None:
-        assert self.process is not None
+        self.reported, self.news = b"", {}
+        with open(paths[0], "ab") as out, open(paths[1], "ab") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-S", os.path.join(self.package, "replica_process.py")],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+                pass_fds=[report],
+                start_new_session=True,
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": os.path.join(self.package, TOOLKIT)},
+            )
+        os.close(report)
+        self.report = open(reading, "rb", buffering=0)  # noqa: SIM115
+        name = f"{self.role['name']}/{self.index}"
+        self.logs = [(open(path, "rb"), LogLines(name, stream)) for path, stream in zip(paths, STREAMS)]  # noqa: SIM115
         assert self.process.stdin is not None
-        self.process.stdin.write(line + b"\n")
+        self.process.wait()  # it forks: the process that goes on is not a child of this one
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
         self.process.stdin.flush()
+        self.attempt = attempt
+        if self.stopped_attempt == attempt:  # that was asked while the program was being started
+            self.stop(attempt)
 
     def _unpack(self, code: str) -> None:
         """Give the replica its own copy of the code, once, and the toolkit beside it."""
@@ -237,20 +212,14 @@ class ReplicaActor:
             return
         os.makedirs(self.job_dir, mode=0o700, exist_ok=True)
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        shutil.copyfile(
-            os.path.join(self.package, "toolkit.pyz"), os.path.join(self.directory, "toolkit.pyz")
-        )
+        shutil.copyfile(os.path.join(self.package, TOOLKIT), os.path.join(self.directory, TOOLKIT))
         partial = tempfile.mkdtemp(prefix=".code-", dir=self.directory)
         os.chmod(partial, 0o755)
         archive = os.path.join(self.package, "code.tar")
         if os.path.exists(archive):
-            import tarfile
-
+            options: Any = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
             with tarfile.open(archive) as content:
-                if hasattr(tarfile, "fully_trusted_filter"):
-                    content.extractall(partial, filter="fully_trusted")
-                else:
-                    content.extractall(partial)
+                content.extractall(partial, **options)
         os.rename(partial, code)
 
     def _inherited(self) -> dict[str, str]:
@@ -265,122 +234,49 @@ class ReplicaActor:
         env["PYTHONUNBUFFERED"] = "1"
         return env
 
-    # ---- hangs
+    def read(self) -> dict[str, Any]:
+        """Wait for news; returns ``text`` (lines of the log), ``pid``, ``note``, ``end`` once all is read."""
+        until = time.monotonic() + LONGEST_CALL
+        while True:
+            has_ended = "code" in self.news
+            pieces = [(lines, file.read(CHUNK)) for file, lines in self.logs]
+            text = "".join(lines.feed(data) for lines, data in pieces)
+            is_read = not any(data for _, data in pieces)
+            if text or (has_ended and is_read) or time.monotonic() > until:
+                break
+            self._listen()
+        end = None
+        if has_ended and is_read:
+            text += "".join(lines.flush() for _, lines in self.logs)
+            end = {"hung": "", **self.news, "time": time.time(), "structured": ""}
+            if end["code"]:
+                end["structured"] = self._structured_error()
+            for file, _ in self.logs:
+                file.close()
+            if self.report is not None:
+                self.report.close()
+            self.stop(self.attempt)
+        pid = 0 if end else self.news.get("pid", 0)
+        return {"text": text, "pid": pid, "note": self.news.get("note", ""), "end": end}
 
-    def _toolkit(self, name: str) -> Any:
-        """Return a module of the toolkit, by name: this file runs on the cluster, beside its archive."""
-        path = os.path.join(self.package, "toolkit.pyz")
-        if path not in sys.path:
-            sys.path.append(path)
-        return importlib.import_module(f"shunter_toolkit.{name}")
+    def _listen(self) -> None:
+        """Wait a moment for a report of the process."""
+        if self.report is not None and select.select([self.report], [], [], PAUSE)[0]:
+            data = self.report.read(4096) or b""
+            *lines, self.reported = (self.reported + data).split(b"\n")
+            for line in lines:
+                self.news.update(json.loads(line.decode()))
+            if not data:
+                lost = {"code": 1, "signal": 0, "error": "the process that ran it was killed"}
+                self.news = {**lost, **self.news}
 
-    def _listen_for_stacks(self, env: dict[str, str]) -> None:
-        """Have the program's Python processes write their stacks upon a signal."""
-        stack_dump = self._toolkit("stack_dump")
-        folder = os.path.join(self.directory, "python")
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, stack_dump.HANDLER_FILE), "w", encoding="utf-8") as file:
-            file.write(stack_dump.HANDLER)
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH", "")]))
-        env[stack_dump.VARIABLE] = str(int(stack_dump.SIGNAL))
+    def _error_file(self) -> str:
+        return os.path.join(self.directory, "error.json")
 
-    def _watch(self, pid: int, stacks: int) -> None:
-        """Watch the program for hangs to its end, in a thread to which the descriptor belongs."""
-        hung_program = self._toolkit("hung_program")
-        asked = self.plan["hang"]
-
-        def note(text: str) -> None:
-            self.found = text
-
-        def note_stop(reason: str) -> None:
-            self.hung = reason
-
-        folders = [os.path.join(self.base, part) for part in RESULTS] if self.base else []
-        program = hung_program.HungProgram(pid, asked["seconds"], folders, lambda: self.written, stacks, note)
-        try:
-            hung_program.watch(program, asked["on_hang"], self.plan["grace"], note_stop)
-        except OSError:  # it has ended, and nobody reads the stacks
-            pass
-        finally:
-            os.close(stacks)
-
-    def _read(self, outputs: tuple[int, ...], stacks: tuple[int, ...], attempt: int) -> None:
-        """Read the program's output to its end, in a thread, then how it ended."""
-        lines = [Lines(self.name, "out"), Lines(self.name, "err")]
-        copies = self._copies(attempt)
-        selector = selectors.DefaultSelector()
-        for number, end in enumerate(outputs):
-            os.set_blocking(end, False)
-            selector.register(end, selectors.EVENT_READ, number)
-        report, ended_at = b"", None
-        while any(key.data != STACKS for key in selector.get_map().values()):
-            for key, _ in selector.select(UNFINISHED / 2):
-                try:
-                    data = os.read(key.fd, 256 << 10)
-                except OSError:
-                    data = b""
-                if not data:
-                    selector.unregister(key.fd)
-                    if key.data == REPORT:
-                        ended_at = time.monotonic()
-                elif key.data == REPORT:
-                    report += data
-                    if self._note_pid(report) and stacks:
-                        threading.Thread(target=self._watch, args=(self.pid, *stacks), daemon=True).start()
-                        stacks = ()
-                elif key.data == STACKS:
-                    self._put(lines[1].feed(data))
-                else:
-                    self.written += len(data)
-                    if copies:
-                        copies[key.data].write(data)
-                    self._put(lines[key.data].feed(data))
-            for each in lines:
-                if each.pending and time.monotonic() - each.since > UNFINISHED:
-                    self._put(each.flush())
-            if ended_at is not None and time.monotonic() - ended_at > ASKING:
-                break  # a process that escaped keeps the pipes open
-        selector.close()
-        for end in (*outputs, *stacks):
-            os.close(end)
-        for each in lines:
-            self._put(each.flush())
-        for copy in copies:
-            copy.close()
-        outcome = {"code": 1, "signal": 0, "error": "the process that ran it was killed"}
-        for line in report.decode().splitlines():
-            news = json.loads(line)
-            outcome = news if "code" in news else outcome
-        outcome["time"] = time.time()
-        outcome["hung"] = self.hung
-        if outcome["code"]:
-            outcome["structured"] = self._error()
-        self.pid = 0
-        with self.changed:
-            self.outcome = outcome
-            self.changed.notify_all()
-
-    def _note_pid(self, report: bytes) -> bool:
-        """Note the program's pid from its report; returns whether it is news."""
-        first, end, _ = report.partition(b"\n")
-        if end and not self.pid:
-            self.pid = json.loads(first.decode()).get("pid", 0)
-            return self.pid != 0
-        return False
-
-    def _copies(self, attempt: int) -> list[FileIO]:
-        if not self.plan["job_dir"]:
-            return []
-        place = os.path.join(self.job_dir, "logs", f"{self.role['name']}-{self.index}")
-        os.makedirs(place, mode=0o700, exist_ok=True)
-        return [
-            open(os.path.join(place, f"{attempt}.{stream}"), "ab", buffering=0) for stream in ("out", "err")
-        ]
-
-    def _error(self) -> str:
+    def _structured_error(self) -> str:
         """Return what the program says of its failure: torchelastic's file, or the toolkit's."""
         report = os.path.join(self.base, "output", "failure") if self.base else ""
-        for path, is_json in ((self.error_file, True), (report, False)):
+        for path, is_json in ((self._error_file(), True), (report, False)):
             if path and os.path.isfile(path):
                 with open(path, encoding="utf-8", errors="replace") as file:
                     text = file.read(LONGEST_ERROR).strip()
@@ -388,46 +284,26 @@ class ReplicaActor:
                     return text if is_json else json.dumps({"message": {"message": text}})
         return ""
 
-    def _put(self, text: str) -> None:
-        if not text:
-            return
-        with self.changed:
-            while self.buffered > BUFFERED:
-                self.changed.wait()
-            self.blocks.append(text)
-            self.buffered += len(text)
-            self.changed.notify_all()
-
-    def read(self) -> tuple[str, dict[str, Any] | None, int, str]:
-        """Wait for output; returns it, how the program ended once no output is left, its pid, and a note."""
-        with self.changed:
-            if not self.blocks and self.outcome is None:
-                self.changed.wait(ASKING)
-            text = "".join(self.blocks)
-            self.blocks.clear()
-            self.buffered = 0
-            self.changed.notify_all()
-            return text, self.outcome, self.pid, self.found
-
-    def stop(self, grace: float) -> None:
+    def stop(self, attempt: int) -> None:
         """Ask the program to end; the end comes by `read`."""
-        if self.process is not None:
-            try:
-                self._order(b"stop %f" % grace)
-            except (OSError, ValueError):
-                pass
+        self.stopped_attempt = attempt
+        if self.process is not None and self.process.stdin is not None and self.attempt == attempt:
+            self.process.stdin.close()
 
     def close(self) -> None:
-        """Remove what is not needed after the job: everything but results and logs."""
+        """Remove what is not needed after the job: everything but results, and logs in a given directory."""
         kept = [os.path.join(self.base, part) for part in RESULTS] if self.base else []
         has_results = any(names for top in kept for _, _, names in os.walk(top))
-        shutil.rmtree(os.path.join(self.directory, "code"), ignore_errors=True)
-        if not has_results:
-            shutil.rmtree(self.directory, ignore_errors=True)
-        try:
-            os.rmdir(self.job_dir)
-        except OSError:
-            pass
+        removed = [os.path.join(self.directory, "code") if has_results else self.directory]
+        if self.own_root:
+            removed.append(self.log_dir)
+        for path in removed:
+            shutil.rmtree(path, ignore_errors=True)
+        for path in (os.path.dirname(self.log_dir), self.job_dir):
+            try:
+                os.rmdir(path)
+            except OSError:  # other replicas, or results, are in it
+                pass
 
 
 def make_own_directory(path: str) -> None:
@@ -451,8 +327,8 @@ def make_own_directory(path: str) -> None:
 def shared_variables(first: dict[str, Any], own: dict[str, Any] | None) -> dict[str, str]:
     """Return a replica's variables from the first replica's host, and from its own host if that differs."""
     return {
-        RANK0: "localhost" if own is None else first["ip"],
-        "PET_LOCAL_ADDR": (own or first)["ip"],
+        RANK0: "localhost" if own is None else first["address"],
+        "PET_LOCAL_ADDR": (own or first)["address"],
         **{name: str(port) for name, port in zip(PORTS, first["ports"])},
     }
 
