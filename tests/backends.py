@@ -140,7 +140,7 @@ def _awscli2() -> str:
     return "" if done.stdout.startswith("aws-cli/2") else f"{AWSCLI2} is not of version 2"
 
 
-RAY, RAY_OLDEST = _environment("SHUNTER_RAY", "ray"), _environment("SHUNTER_RAY_OLDEST", "ray-oldest")
+RAY, RAY_OLDEST = _environment("SHUNTER_RAY", "ray"), _environment("SHUNTER_OLDEST_RAY", "ray-oldest")
 
 
 def ray(*, oldest: bool = False) -> str:

@@ -27,7 +27,7 @@ _LEFT_OUT = ("shunter._toolkit", "shunter.__main__")
 ROLES = frozenset(
     {
         *("details", "doctor", "housekeeping", "logs", "names", "observe", "options"),
-        *("reasons", "request", "rules", "scheduler", "submission"),
+        *("reasons", "request", "rules", "scheduler", "states", "submission"),
     }
 )
 

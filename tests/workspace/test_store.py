@@ -266,7 +266,7 @@ if stage == "add":
     os.replace = die
 store.add(taken)
 if stage == "materialize":
-    stores._copy = die
+    stores.system.copy_content = die
 if stage == "rename":
     os.rename = die
 store.materialize(taken.manifest, made)

@@ -1,7 +1,7 @@
 """The operating system: processes, file events, files, the network, users. Nothing here knows about jobs."""
 
 from shunter.system.file_events import open_file_events
-from shunter.system.files import has_writer, is_pipe_path, memory_directory, reserve_space
+from shunter.system.files import copy_content, has_writer, is_pipe_path, memory_directory, reserve_space
 from shunter.system.kernel_calls import (
     become_subreaper,
     die_with_parent,
@@ -34,6 +34,7 @@ __all__ = [
     "become_subreaper",
     "boot_id",
     "children_of",
+    "copy_content",
     "die_with_parent",
     "has_mark",
     "has_writer",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import sys
 
 from shunter.system.platform_choice import IS_LINUX
 
 _ZEROS = bytes(1 << 20)
+_PIECE = 1 << 20
+#: Why the kernel may not copy from one file to another by itself.
+_NO_COPY = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY})
 
 
 def reserve_space(fd: int, size: int) -> None:
@@ -19,6 +23,23 @@ def reserve_space(fd: int, size: int) -> None:
         return
     while size > 0:
         size -= os.write(fd, _ZEROS[:size])
+
+
+def copy_content(source: str, path: str) -> None:
+    """Copy a file's content to a new file. Both share their blocks where the file system can do that.
+
+    Raises:
+        OSError: the source cannot be read, or the new file exists or cannot be written.
+    """
+    with open(source, "rb", buffering=0) as content, open(path, "xb") as target:
+        if sys.platform == "linux" and IS_LINUX:
+            try:
+                while os.copy_file_range(content.fileno(), target.fileno(), 1 << 30):
+                    pass
+            except OSError as error:
+                if error.errno not in _NO_COPY:
+                    raise
+        shutil.copyfileobj(content, target, _PIECE)  # the rest
 
 
 def has_writer(path: str) -> bool:

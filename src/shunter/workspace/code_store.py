@@ -21,13 +21,13 @@ import fcntl
 import hashlib
 import itertools
 import os
-import shutil
 import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from shunter import system
 from shunter.errors import StateStoreError, WorkspaceChangedError, WorkspaceError
 from shunter.paths import make_private_dir, remove_tree, state_dir, state_error
 from shunter.progress import Progress
@@ -43,9 +43,6 @@ LARGEST_SOURCE = 256 * 1024
 MOST_SOURCES = 20 * 1024 * 1024
 #: Modification time of stored and of shared files: 2001-09-09, 01:46:40 UTC.
 BLOB_TIME_NS = 1_000_000_000 * 1_000_000_000
-_PIECE = 1 << 20
-#: Why the kernel may not copy from one file to another by itself.
-_NO_COPY = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY})
 _NUMBERS = itertools.count(time.time_ns())
 _FULL = "Free space, run `shunter gc --yes`, or set SHUNTER_HOME to a directory that has room."
 
@@ -228,7 +225,7 @@ class Store:
             elif entry.kind == "link":
                 os.symlink(entry.target, path)
             else:
-                _copy(self.require(entry), path)
+                system.copy_content(self.require(entry), path)
                 os.chmod(path, entry.mode)
                 os.utime(path, ns=(BLOB_TIME_NS, BLOB_TIME_NS))  # so that it shows when a job writes into it
         for path, mode in reversed(directories):
@@ -333,19 +330,6 @@ class Store:
             yield
         finally:
             os.close(descriptor)
-
-
-def _copy(source: str, path: str) -> None:
-    """Copy a file's content. The kernel lets both share their blocks where the file system can do that."""
-    with open(source, "rb", buffering=0) as content, open(path, "xb") as target:
-        if hasattr(os, "copy_file_range"):
-            try:
-                while os.copy_file_range(content.fileno(), target.fileno(), 1 << 30):
-                    pass
-            except OSError as error:
-                if error.errno not in _NO_COPY:
-                    raise
-        shutil.copyfileobj(content, target, _PIECE)  # the rest
 
 
 def _store_error(attempt: str, path: str, error: OSError) -> StateStoreError:

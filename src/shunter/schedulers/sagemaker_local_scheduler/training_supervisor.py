@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from shunter._toolkit import store
@@ -32,7 +33,7 @@ from shunter.schedulers.supervisor.container_replica import ContainerReplica
 from shunter.schedulers.supervisor.job_directory import log_exception
 from shunter.schedulers.supervisor.observe import text_of
 from shunter.schedulers.supervisor.replica import Replica
-from shunter.schedulers.supervisor.supervisor import Supervisor
+from shunter.schedulers.supervisor.supervisor import Supervisor, ended_children
 from shunter.specs.status import AppState
 from shunter.system.processes import signal_name
 
@@ -234,6 +235,13 @@ class TrainingSupervisor(Supervisor):
                 self._make_attempt()
 
         self._after(float(request.get("absence") or 0.0), go_on)
+
+    def _ended_children(self) -> Iterator[tuple[int, int]]:
+        """Yield the children that have ended, but for the commands that threads run and wait for."""
+        groups = [-replica.pid for replica in self.replicas if replica.pid]
+        programs = self._hangs.programs if self._hangs is not None else []
+        for which in (*groups, *programs):
+            yield from ended_children(which)
 
     # ---- its end
 

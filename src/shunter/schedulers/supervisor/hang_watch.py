@@ -37,6 +37,11 @@ class HangWatch:
         self.has_stacks = False
 
     @property
+    def programs(self) -> list[int]:
+        """The pids of the programs that examine replicas now."""
+        return list(self._programs)
+
+    @property
     def interval(self) -> float:
         """Seconds until the next check."""
         return self.seconds / hung_program.LOOKS

@@ -14,7 +14,7 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -309,13 +309,7 @@ class Supervisor:
     def _reap(self) -> None:
         by_pid = {replica.pid: replica for replica in self.replicas if replica.is_running}
         ended: list[ContainerReplica] = []
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
+        for pid, status in self._ended_children():
             replica = by_pid.get(pid)
             if isinstance(replica, ContainerReplica):
                 if not replica.is_lost:  # else it is another program, with the number of its last one
@@ -332,6 +326,10 @@ class Supervisor:
                 replica.has_leftovers = processes.signal_group(replica.pid, 0)
         self._end_orphans()
         self._restart_if_ready()
+
+    def _ended_children(self) -> Iterator[tuple[int, int]]:
+        """Yield pid and status of all children that have ended, also of orphans that became ours."""
+        return ended_children(-1)
 
     def _end_orphans(self) -> None:
         """End what stopped replicas have left behind outside their process groups.
@@ -661,6 +659,18 @@ class Supervisor:
         first = min(failed, key=lambda replica: replica.ended_at or 0.0)
         others = f" (and {len(failed) - 1} more failed)" if len(failed) > 1 else ""
         return f"{first.name}: {first.reason}{others}"
+
+
+def ended_children(which: int) -> Iterator[tuple[int, int]]:
+    """Yield pid and status of the children that have ended, of those that waitpid(2) takes a number for."""
+    while True:
+        try:
+            pid, status = os.waitpid(which, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
 
 def _allow_open_files(replicas: int, path: str) -> None:
