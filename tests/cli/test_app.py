@@ -229,3 +229,12 @@ def test_a_plugin_may_have_subcommands(capsys: pytest.CaptureFixture[str]) -> No
     assert (ended.value.code, "--count" in capsys.readouterr().out) == (0, True)
     with pytest.raises(UsageError, match="invalid choice: 'shut'"):
         parser.parse_arguments(["shut"])
+
+
+def test_the_working_directory_is_gone(cli: Cli) -> None:
+    script = f"mkdir gone && cd gone && rmdir ../gone && exec {' '.join(cli.command('list'))}"
+    result = subprocess.run(
+        ["sh", "-c", script], env=cli.environ, cwd=cli.directory, stderr=subprocess.PIPE, timeout=DEADLINE
+    )
+    assert b"Traceback" not in result.stderr
+    assert result.stderr.startswith(b"error: ") or result.returncode == 0

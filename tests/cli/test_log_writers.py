@@ -4,9 +4,11 @@ import io
 import re
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shunter.cli.console import OutputClosed, OutputError
 from shunter.cli.log_writers import CollapsingLogWriter, LogWriter, bytes_of, time_text
 from shunter.schedulers.api import LogBlock
 
@@ -133,3 +135,19 @@ def test_times_are_shown_to_the_millisecond() -> None:
     assert time_text(1_700_000_000_123_999_999, utc=True) == "2023-11-14T22:13:20.123Z"
     assert time_text(1_700_000_000_000_000_000.0, utc=True) == "2023-11-14T22:13:20.000Z"
     assert time_text(0, utc=True) == "-"
+
+
+class Failing(io.BytesIO):
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, data: object) -> int:
+        raise self.error
+
+
+def test_a_reader_that_has_gone_and_a_full_disk() -> None:
+    with pytest.raises(OutputClosed):
+        LogWriter(Failing(BrokenPipeError())).write(LogBlock("r", 0, b"x\n"))
+    with pytest.raises(OutputError, match="No space"):
+        LogWriter(Failing(OSError(28, "No space left on device"))).write(LogBlock("r", 0, b"x\n"))

@@ -81,3 +81,8 @@ def test_list_takes_names_ids_and_patterns(cli: Cli) -> None:
     assert set(states(cli, "-s", "local_cwd", "exp-b*")) == {second}
     for handle in (first, second, other):
         cli("wait", handle)
+
+
+def test_cancel_without_a_name_means_the_latest_job(cli):
+    handle = cli("run", "--detach", "utils.sh", "--", "sleep", "60").out.strip()
+    assert f"asked {handle} to stop" in cli("cancel", "--wait").err

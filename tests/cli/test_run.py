@@ -250,3 +250,10 @@ def test_ctrl_c_while_submitting(cli: Cli) -> None:
 def test_what_is_wrong_in_the_configuration_is_found_there(table: str, said: str, cli: Cli) -> None:
     (cli.directory / "shunter.toml").write_text(table + "\n")
     assert said in cli("run", "utils.echo", code=3).err
+
+
+def test_options_may_be_given_several_times(cli: Cli) -> None:
+    result = cli(
+        "run", "--dryrun", "--json", "-cfg", "timeout=5", "-cfg", "timeout=7,grace_period=1", "utils.echo"
+    )
+    assert (result.json["cfg"]["timeout"], result.json["cfg"]["grace_period"]) == (7.0, 1.0)

@@ -11,11 +11,12 @@ import pytest
 
 from shunter.docker.command import DockerCommand
 from shunter.docker.credentials import login_environment
+from shunter.docker.image_reference import Reference
 from shunter.docker.images import pull_image, remove
 from shunter.errors import BackendError
 from shunter.progress import Silent
 from tests.backends import need
-from tests.registry.images import append_layer, busybox, push_image, with_layer
+from tests.registry.images import append_layer, busybox, push_image, tar_of, with_layer
 from tests.registry.server import docker_config
 from tests.registry.test_append import layer, ref  # noqa: F401
 from tests.workspace.machines import Told
@@ -73,3 +74,25 @@ def test_the_command_takes_our_login(logged_in, client, repo, tmp_path, monkeypa
     finally:
         remove(docker, image)
     assert sorted(path.name for path in own.iterdir()) == ["contexts"]
+
+
+def test_base_that_docker_pushed(logged_in, client, repo, tmp_path, layer):  # noqa: F811
+    need("docker")
+    env = {**os.environ, "DOCKER_CONFIG": str(docker_config(tmp_path / "d", logged_in.host))}
+    base = f"{logged_in.host}/{repo}:base"
+
+    def docker(*words, **kwargs):
+        return subprocess.run(
+            [DOCKER, *words], env=env, capture_output=True, timeout=55, check=True, **kwargs
+        )
+
+    try:
+        docker("import", "--change", "ENV PATH=/bin", "-", base, input=tar_of(busybox()))
+        docker("push", "-q", base)
+        pinned = append_layer(Reference.parse(base), ref(logged_in, repo), [layer], with_layer(layer))
+        assert docker("run", "--rm", "--network=none", pinned, "/work/train").stdout == b"trained here\n"
+    finally:
+        for image in (base, locals().get("pinned")):
+            subprocess.run(
+                [DOCKER, "rmi", "-f", str(image)], env=env, capture_output=True, timeout=55, check=False
+            )

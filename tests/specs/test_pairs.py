@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shunter.errors import OptionParseError
-from shunter.specs.conversion import parse_dict, parse_pairs, split_items
+from shunter.specs.conversion import parse_dict, parse_pairs, split_items, unquote
 
 
 @pytest.mark.parametrize(
@@ -133,3 +133,15 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 )
 def test_pairs_of_a_dict_may_be_quoted_and_hold_equals_signs(text: str, pairs: dict[str, str]) -> None:
     assert parse_dict(text) == pairs
+
+
+@pytest.mark.parametrize("text", ["'a=1','a=2'", "'a'", "a", "'a=1"])
+def test_dicts_that_do_not_parse(text: str) -> None:
+    with pytest.raises(OptionParseError):
+        parse_dict(text)
+
+
+@given(st.dictionaries(keys, st.text(st.characters(blacklist_characters="'", blacklist_categories=("C",)))))
+def test_quoted_values_come_back(values: dict[str, str]) -> None:
+    text = ",".join(f"{key}='{value}'" for key, value in values.items())
+    assert {key: unquote(value) for key, value in parse_pairs(text).items()} == values

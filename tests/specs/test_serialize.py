@@ -95,3 +95,14 @@ def test_values_that_json_cannot_hold_are_refused(value: object) -> None:
     app = AppDef("a", [Role("r", "i", metadata={"k": [value]})])
     with pytest.raises(ConfigError, match=r"AppDef.roles\[0\].metadata\[k\]\[0\] cannot be written as JSON"):
         to_json(app)
+
+
+def test_keys_that_would_change_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be written as JSON"):
+        to_json(AppDef("a", [Role("r", "i", metadata={"k": {1: "one", "1": "another"}})]))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_json_cannot_hold_are_refused(value: float) -> None:
+    with pytest.raises(ConfigError, match="cannot be written as JSON"):
+        to_json(AppDef("a", [Role("r", "i", metadata={"k": value})]))

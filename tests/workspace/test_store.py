@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -372,3 +373,13 @@ def test_code_that_is_used_again_is_young(store: Store, taken: Snapshot) -> None
     grow_old(store)
     store.add(taken)
     assert store.garbage([]) == []
+
+
+def test_nothing_is_collected_while_somebody_uses_the_store(store: Store, taken: Snapshot) -> None:
+    store.add(taken)
+    with open(os.path.join(store.root, "lock")) as lock:
+        with store._locked(), store._locked(), pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with store._locked(alone=True), pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -170,3 +170,13 @@ def test_a_directory_that_another_user_made_is_not_used(
         assert f"{place}/shunter-0: it is not a directory of this user alone" in error
         assert "-cfg job_dir=DIR" in error
         assert actor.process is None
+
+
+def test_directories_of_replicas_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "own"
+    replica_actor.make_own_directory(str(path))
+    replica_actor.make_own_directory(str(path))
+    assert path.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o770)
+    with pytest.raises(PermissionError, match="-cfg job_dir=DIR"):
+        replica_actor.make_own_directory(str(path))
