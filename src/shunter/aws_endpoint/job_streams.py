@@ -17,7 +17,7 @@ from shunter.schedulers.lines import start_of_last_lines
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervisor.log_index import LOG_NAMES
-from shunter.schedulers.supervisor.log_reader import GrowingFile, IndexFile
+from shunter.schedulers.supervisor.log_reader import IndexFile
 from shunter.schedulers.supervisor.log_recorder import BUCKET_NS
 from shunter.schedulers.supervisor.recovery import current_state
 
@@ -67,19 +67,25 @@ class JobStream:
         self.created_ms = int(began * 1000)
         self.name = f"{job.name}/{host}-{self.created_ms}"
         self.is_over = is_over or last is not None
-        self._file = GrowingFile(path)
+        self._path = path
         self._index_path = index_path
         self._first, self._last = first, last
 
     @property
     def size(self) -> int:
         """How many bytes it has."""
-        end = self._file.size() if self._last is None else self._last
+        end = self._last
+        if end is None:
+            end = os.path.getsize(self._path) if os.path.exists(self._path) else 0
         return max(0, end - self._first)
 
     def read(self, count: int, place: int) -> bytes:
         """Return at most this many bytes, from a place on."""
-        return self._file.read(max(0, min(count, self.size - place)), self._first + place)
+        wanted = max(0, min(count, self.size - place))
+        if not wanted:
+            return b""
+        with open(self._path, "rb", buffering=0) as file:
+            return os.pread(file.fileno(), wanted, self._first + place)
 
     def _times(self) -> tuple[list[int], list[int]]:
         """Return how it has grown: sizes, and the times by which they had been reached. Both only grow.

@@ -98,7 +98,10 @@ def delete_training_job(params: dict[str, Any], region: str = "") -> dict[str, A
     job, state = _existing(params["TrainingJobName"], region)
     if state["status"] not in TERMINAL:
         raise ApiError("ResourceInUse", f"The training job is in status {state['status']}.")
-    job.remove()
+    try:
+        job.remove()
+    except ShunterError as error:
+        raise ApiError("InternalFailure", error.message, 500) from error
     return {}
 
 

@@ -159,7 +159,10 @@ def _remove_job(name: str) -> int:
     if job is None or (state is not None and state["status"] not in TERMINAL):
         return 0
     size = directories.size_of([job.path])
-    job.remove()
+    try:
+        job.remove()
+    except ShunterError:  # containers are left, and no daemon answers
+        return 0
     return size
 
 

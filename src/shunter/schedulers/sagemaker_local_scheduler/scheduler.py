@@ -131,7 +131,8 @@ class SageMakerLocalScheduler(SupervisedScheduler[SageMakerLocalOpts]):
             return run_beside(replica["pid"], name, command)
         host = document["hostnames"][f"{role_name}/{k}"]
         docker = DockerCommand()
-        for container in docker.inspect("container", *docker.ids("container", LABEL, job.path)):
+        ids = docker.ids("container", LABEL, job.path)
+        for container in docker.inspect("container", *ids) if ids else ():
             if container["Config"]["Hostname"] == host:
                 return run_in_container(docker, container["Id"], name, command, tty=tty)
         raise ConfigError(f"no container of {name} runs on the Docker daemon")

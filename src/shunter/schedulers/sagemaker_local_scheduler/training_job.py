@@ -153,7 +153,14 @@ class TrainingJob(JobDirectory):
         shutil.rmtree(self.work, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove everything that is kept of the job: atomically for readers, and without creating a file."""
+        """Remove everything that is kept of the job: atomically for readers, and without creating a file.
+
+        Raises:
+            OSError: it cannot be removed.
+            ShunterError: the job's containers are left, and no daemon answers.
+        """
+        if os.path.exists(self.work):  # it could not be cleaned up at its end
+            self.clean_up({})
         aside = os.path.join(os.path.dirname(self.path), f".old-{os.urandom(8).hex()}")
         os.rename(self.path, aside)
         shutil.rmtree(aside)

@@ -9,11 +9,12 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from shunter._toolkit import store
-from shunter.errors import ShunterError
 from shunter.schedulers.sagemaker_local_scheduler.attempt import Attempt
 from shunter.schedulers.sagemaker_local_scheduler.host_making import NOT_FOUND, HostMaker, NotPrepared
 from shunter.schedulers.sagemaker_local_scheduler.job_results import Results, Unsent
@@ -30,7 +31,6 @@ from shunter.schedulers.sagemaker_local_scheduler.log_metrics import final_metri
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervisor import reasons
 from shunter.schedulers.supervisor.container_replica import ContainerReplica
-from shunter.schedulers.supervisor.job_directory import log_exception
 from shunter.schedulers.supervisor.observe import text_of
 from shunter.schedulers.supervisor.replica import Replica
 from shunter.schedulers.supervisor.supervisor import Supervisor, ended_children
@@ -113,8 +113,6 @@ class TrainingSupervisor(Supervisor):
                 attempt.prepare()
             except Exception as error:
                 problem = error
-                if not isinstance(error, (NotPrepared, store.Cancelled)):
-                    log_exception()
             self.call_soon(lambda: self._is_prepared(attempt, problem))
 
         threading.Thread(target=prepare, name="prepare", daemon=True).start()
@@ -138,8 +136,7 @@ class TrainingSupervisor(Supervisor):
         elif isinstance(problem, NotPrepared) and problem.is_internal and self._retries_left > 0:
             self._restart(str(problem))
         else:
-            fault = f"InternalServerError: a fault of the local supervisor: {problem!r}"
-            self._failure = str(problem) if isinstance(problem, NotPrepared) else fault
+            self._failure = str(problem) if isinstance(problem, NotPrepared) else _fault(problem)
             self._stop_all(reasons.NOT_STARTED, self._failure)
 
     def _start_attempt(self, attempt: Attempt) -> None:
@@ -175,8 +172,8 @@ class TrainingSupervisor(Supervisor):
         end_attempt(self.status, time.time())
         try:
             problem = attempt.finish(was_killed=any(replica.was_killed for replica in self.replicas))
-        except ShunterError as error:
-            problem = f"InternalServerError: {error}"
+        except Exception as error:
+            problem = _fault(error)
         if self.stopping is not None:
             return False
         if self._is_interrupted:
@@ -224,7 +221,7 @@ class TrainingSupervisor(Supervisor):
         """Make another attempt when there are machines again."""
         request = self.training_job.asked("interrupt") or {}
         self.training_job.forget("interrupt")
-        self._is_interrupted, self._is_waiting = False, True
+        self._is_interrupted, self._is_waiting, self.attempt = False, True, None
         self.store.cancelled.clear()
         self._set_hosts_aside()
 
@@ -258,22 +255,26 @@ class TrainingSupervisor(Supervisor):
     def _conclude(self) -> None:
         """Send the results, decide how the job ends, and remove the hosts and their files."""
         end, secondary, reason, message = self._outcome()
-        if self.attempt is not None and self.attempt.has_started:
-            unsent = self._send_results(self.attempt, with_model=end != "Failed")
-            if unsent is not None and end != "Failed":
-                if self.stopping is not None and unsent.is_disk_full:  # perhaps the reason for the stop
-                    message = f"Training job stopped; its results were not sent: {unsent.problem}"
-                else:
-                    end, secondary = "Failed", ""
-                    reason = f"ClientError: Artifact upload failed: {unsent.problem}"
+        unsent: Unsent | None = None
+        try:
+            if self.attempt is not None and self.attempt.has_started:
+                unsent = self._send_results(self.attempt, with_model=end != "Failed")
+        except Exception as error:
+            end, secondary, reason = "Failed", "", reason or _fault(error)
+        if unsent is not None and end != "Failed":
+            if self.stopping is not None and unsent.is_disk_full:  # perhaps the reason for the stop
+                message = f"Training job stopped; its results were not sent: {unsent.problem}"
+            else:
+                end, secondary = "Failed", ""
+                reason = f"ClientError: Artifact upload failed: {unsent.problem}"
         try:
             self.status["metrics"], problems = final_metrics(self.training_job, self.request, self.replicas)
             if problems:
                 text = message or reason or MESSAGES.get(secondary or end, "")
                 message = "; ".join([text.rstrip("."), *problems])
             self.maker.close()
-        except Exception:  # what is left is collected later
-            log_exception()
+        except Exception as error:  # what is left is removed with the job
+            _fault(error)
         finish(self.status, end, time.time(), secondary=secondary, reason=reason, message=message)
 
     def _send_results(self, attempt: Attempt, *, with_model: bool) -> Unsent | None:
@@ -340,6 +341,13 @@ class TrainingSupervisor(Supervisor):
 
     def _document(self, state: AppState) -> dict[str, Any]:
         return {**super()._document(state), **self.status}
+
+
+def _fault(error: Exception | None) -> str:
+    """Log an error that nobody expected; returns the failure reason that says so."""
+    with suppress(OSError):  # the disk of the log may be full
+        traceback.print_exception(error)
+    return f"InternalServerError: a fault of the local supervisor: {error!r}"
 
 
 def _words_of(replica: Replica) -> str:
