@@ -120,6 +120,7 @@ def test_connections_that_break_lose_and_double_nothing(pods: Pods, cuts: list[i
     assert lines() == written
 
 
+@pytest.mark.slow
 def test_an_api_server_that_is_away_for_a_while(pods: Pods) -> None:
     pod = pods.run()
     pods.stub.cut_logs = [40]
