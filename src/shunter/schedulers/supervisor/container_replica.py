@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from shunter import system
 from shunter.docker.command import DockerCommand, advice, tidy
 from shunter.errors import ShunterError
 from shunter.schedulers.supervisor import reasons, resume_log
@@ -79,6 +80,8 @@ class ContainerReplica(Replica):
         self._is_resumed = False
         self._failures = 0
         self._looks = 0
+        #: Its first process on this machine; 0 while that is not known.
+        self._first_pid = 0
 
     @property
     def memory_mb(self) -> int:
@@ -87,8 +90,24 @@ class ContainerReplica(Replica):
 
     @property
     def may_run(self) -> bool:
-        """Whether its program runs, or may run: True before its start."""
-        return super().may_run and not self.is_lost
+        """Whether its program runs, or may run: True before its start. Any thread may ask.
+
+        Its first process is looked at: the command that is attached may end much later.
+        """
+        if not super().may_run or self.is_lost:
+            return False
+        if not self._first_pid and self.pid:
+            try:
+                details = self.docker.inspect("container", self.container.name, seconds=DAEMON_SECONDS)
+            except (ShunterError, OSError, ValueError):
+                return True
+            state = details[0]["State"] if details else {}
+            if state.get("Status") == "created":
+                return True
+            self._first_pid = state.get("Pid") or 0
+            if not self._first_pid:
+                return False
+        return not self._first_pid or system.process_facts(self._first_pid) is not None
 
     def start(self) -> None:
         """Start an attempt.
@@ -102,6 +121,7 @@ class ContainerReplica(Replica):
                 self.docker.run("update", "--memory", size, "--memory-swap", size, self.container.name)
             self._given_mb = self.memory_mb
         self._is_resumed, self._failures, self._looks = False, 0, 0
+        self._first_pid = 0
         super().start()
 
     def terminate(self) -> None:
