@@ -119,7 +119,7 @@ def check_whole(handle: str, lines: list[int]) -> None:
     expect(lines == list(range(len(lines))), f"{handle} has lost or doubled lines: {lines}")
 
 
-def client(number: int, whole: float) -> str:
+def client(whole: float) -> str:
     """Kill a client while it submits a job."""
     before = {job.name for job in JobDirectory.directories()}
     words = [sys.executable, "-m", "shunter", "run", "--detach", "utils.sh", "--", "sh", "-c", "echo line 0"]
@@ -132,7 +132,7 @@ def client(number: int, whole: float) -> str:
         for job in found:
             status = runner.wait(f"local_cwd://faults/{job.name}", timeout=PATIENCE) if job.exists() else None
             if status is None:
-                expect(not processes.members_of_job(job.path), f"{job.name} is no job, and runs")
+                expect(not processes.members_of_job(job.path), f"{job.name} was not submitted, and runs")
                 return "not submitted"
             if status.state == AppState.SUCCEEDED:
                 return "ran to its end"
@@ -162,8 +162,8 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "shunter", "run", "--detach", "utils.echo"], check=True)
         whole = time.monotonic() - began
         with Runner("faults") as runner:
-            kinds: dict[str, tuple[int, Callable[[int], str]]] = {
-                "client, local_cwd": (4 * options.kills, lambda number: client(number, whole))
+            kinds: dict[str, tuple[int, Callable[[], str]]] = {
+                "client, local_cwd": (4 * options.kills, lambda: client(whole))
             }
             schedulers = ["local_cwd", "sagemaker_local", *(["local_docker"] if options.image else [])]
             for name in schedulers:
@@ -171,14 +171,14 @@ def main() -> int:
                 if name == "sagemaker_local":
                     os.environ["SHUNTER_SAGEMAKER_DOCKER"] = "never"
                 faults = Faults(runner, name, image)
-                kinds[f"supervisor, {name}"] = options.kills, lambda _, faults=faults: faults.supervisor()
+                kinds[f"supervisor, {name}"] = options.kills, faults.supervisor
                 if name != "sagemaker_local":  # it starts no host again that the program's own fault ended
-                    kinds[f"program, {name}"] = options.kills, lambda _, faults=faults: faults.program()
+                    kinds[f"program, {name}"] = options.kills, faults.program
             for kind, (kills, act) in kinds.items():
                 outcomes: Counter[str] = Counter()
-                for number in range(kills):
+                for _ in range(kills):
                     try:
-                        outcomes[act(number)] += 1
+                        outcomes[act()] += 1
                     except Broken as error:
                         problems += 1
                         outcomes[f"BROKEN: {error}"] += 1

@@ -401,7 +401,7 @@ def test_what_has_started_is_asked_for_alone_where_the_many_lack_replicas(
     assert sorted(alone) == sorted(map(app_id, handles)), "each only once"
     alone.clear()
     runner.statuses(handles)
-    assert alone == [], "what runs costs no call of its own"
+    assert alone == [], "a job that runs costs no separate call"
     fake.set(app_id(handles[0]), state="SUCCEEDED", ended_at=110.0)
     runner.statuses(handles)
     first = runner.jobs(refresh=False)[1]

@@ -86,7 +86,7 @@ def _is_free(name: str, root: str) -> bool:
 
 
 def _import_by_path(path: str) -> ModuleType:
-    """Import a file under a name of its own, from which what it defines cannot be imported elsewhere."""
+    """Import a file under a name that no other module has; nothing else can import what it defines."""
     name = f"component_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shunter.cli.commands import run
+from shunter.cli.job_request import request_of
 from shunter.cli.log_writers import LogWriter, bytes_of
 from shunter.cli.parser import Parser
 from shunter.cli.shown_status import status_of
-from shunter.cli.submission import request_of
 from shunter.cli.watching import wait_for_end
 from shunter.errors import ShunterError, UsageError
 from shunter.notebook.workspace_files import get_workspace, write_workspace_file

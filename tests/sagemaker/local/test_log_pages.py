@@ -19,7 +19,7 @@ T = 1_700_000_000_000
 
 
 class Made:
-    """Logs of a job that has ended, in place of its own one."""
+    """A job that has ended, whose log is replaced."""
 
     def __init__(self, jobs: Jobs) -> None:
         self.client = jobs.logs

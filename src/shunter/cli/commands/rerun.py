@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from shunter.cli.job_request import FollowPlan, add_submission_options, given_options, submit_and_follow
 from shunter.cli.parser import Parser, add_handle_argument
 from shunter.cli.shown_plan import show_plan
 from shunter.cli.shown_status import check_exit_code_source
-from shunter.cli.submission import FollowPlan, add_submission_options, given_options, submit_and_follow
 from shunter.errors import EXIT_OK, UsageError
 from shunter.runner import get_runner
 from shunter.schedulers.registry import SWEEPS

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from shunter.cli.parser import Parser
-from shunter.cli.shown_plan import show_plan
-from shunter.cli.shown_status import check_exit_code_source
-from shunter.cli.submission import (
+from shunter.cli.job_request import (
     add_component_arguments,
     add_submission_options,
     parse_component,
     requested_job,
     submit_and_follow,
 )
+from shunter.cli.parser import Parser
+from shunter.cli.shown_plan import show_plan
+from shunter.cli.shown_status import check_exit_code_source
 from shunter.errors import EXIT_OK
 
 parse = parse_component

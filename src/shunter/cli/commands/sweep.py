@@ -12,9 +12,7 @@ import sys
 from argparse import Namespace
 
 from shunter.cli.console import note, out, table
-from shunter.cli.parser import Parser, number_between
-from shunter.cli.shown_plan import show_plan
-from shunter.cli.submission import (
+from shunter.cli.job_request import (
     FollowPlan,
     add_component_arguments,
     add_submission_options,
@@ -22,6 +20,8 @@ from shunter.cli.submission import (
     requested_job,
     submit_and_follow,
 )
+from shunter.cli.parser import Parser, number_between
+from shunter.cli.shown_plan import show_plan
 from shunter.components.finder import get_component
 from shunter.errors import EXIT_OK, UsageError
 from shunter.redaction import Redactor

@@ -359,8 +359,8 @@ class Watches:
     A watch that names no version begins with all objects of its list, so nothing is missed between two of
     them, and none of them is too old for the server
     (https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-watch). What has changed is
-    not looked at: whoever waits asks for it. Where watching is not allowed, or the server cannot be reached,
-    the lists count as changed at growing intervals of up to ten seconds.
+    not looked at: the caller that waits asks for it. Where watching is not allowed, or the server cannot be
+    reached, the lists count as changed at growing intervals of up to ten seconds.
 
     Args:
         server: the API server.
@@ -398,7 +398,7 @@ class Watches:
         params = {"labelSelector": self._selector, "watch": "true", "timeoutSeconds": WATCH_SECONDS}
         backoff = Backoff(0.5, 10.0, stop=self._stop)
         while not self._stop.is_set():
-            # what is wrong is reported to whoever asks for the objects
+            # what is wrong is reported to the caller that asks for the objects
             with (
                 suppress(ShunterError),
                 self._server.stream(path, silence=WATCH_SECONDS + 30, **params) as response,

@@ -11,6 +11,7 @@ from shunter.schedulers.aws_sagemaker_scheduler import observe as remote
 from shunter.schedulers.sagemaker_local_scheduler import description
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.supervisor.observe import described
 from shunter.specs.status import NONE
 
 
@@ -24,8 +25,9 @@ def _as_boto(description: dict[str, Any]) -> dict[str, Any]:
     return {**description, **times}
 
 
-def completed(response: DescribeAppResponse, job: TrainingJob, state: dict[str, Any]) -> DescribeAppResponse:
+def describe(job: TrainingJob, state: dict[str, Any]) -> DescribeAppResponse:
     """Return the supervisor's description of a job with what the service would tell of it."""
+    response = described(job, state)
     service = remote.describe(job.name, _as_boto(description.describe(job, state)))
     response.metadata = {**response.metadata, **service.metadata}
     response.results = existing((service.results or "").removeprefix("file://"))

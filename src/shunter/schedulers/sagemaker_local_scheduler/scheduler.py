@@ -107,12 +107,9 @@ class SageMakerLocalScheduler(SupervisedScheduler[SageMakerLocalOpts]):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Describe a job: state, reason, every host, results, times and final metrics."""
-        response = super().describe(app_id)
         job = TrainingJob.find(app_id)
         state = None if job is None else recovery.current_state(job)
-        if response is None or job is None or state is None:
-            return None
-        return observe.completed(response, job, state)
+        return None if job is None or state is None else observe.describe(job, state)
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
         """Return all training jobs of this machine's user, the oldest first."""

@@ -60,6 +60,7 @@ class TrainingSupervisor(Supervisor):
     """
 
     job_class = TrainingJob
+    job: TrainingJob
     # SIGUSR2 asks for an interruption. SIGIO comes when a program writes to a file that is checked for
     # writers.
     SIGNALS = (*Supervisor.SIGNALS, signal.SIGUSR2, signal.SIGIO)
@@ -69,7 +70,6 @@ class TrainingSupervisor(Supervisor):
         if state is None:
             raise ValueError(f"no job in {job.path}")
         self.status = {key: state[key] for key in first_status(0.0)}
-        self.training_job = job
         self.request: dict[str, Any] = plan["request"]
         self.settings = Settings(**plan["settings"])
         self.store = store.Store(
@@ -103,7 +103,7 @@ class TrainingSupervisor(Supervisor):
             self.maker,
             self.store,
             self.replicas[0].restarts + 1,
-            lambda number: self.replicas[number].may_run,
+            lambda number: self.replicas[number].may_run(),
             lambda step, message: self.call_soon(lambda: self._tell(step, message)),
         )
 
@@ -210,7 +210,7 @@ class TrainingSupervisor(Supervisor):
         if self.stopping is not None or self._is_interrupted:
             return
         if not self._is_preparing and self.status["attempt_start"] is None:
-            self.training_job.forget("interrupt")  # no instances run
+            self.job.forget("interrupt")  # no instances run
             return
         self._is_interrupted = True
         self.store.cancelled.set()
@@ -219,8 +219,8 @@ class TrainingSupervisor(Supervisor):
 
     def _wait_for_machines(self) -> None:
         """Make another attempt when there are machines again."""
-        request = self.training_job.asked("interrupt") or {}
-        self.training_job.forget("interrupt")
+        request = self.job.asked("interrupt") or {}
+        self.job.forget("interrupt")
         self._is_interrupted, self._is_waiting, self.attempt = False, True, None
         self.store.cancelled.clear()
         self._set_hosts_aside()
@@ -268,7 +268,7 @@ class TrainingSupervisor(Supervisor):
                 end, secondary = "Failed", ""
                 reason = f"ClientError: Artifact upload failed: {unsent.problem}"
         try:
-            self.status["metrics"], problems = final_metrics(self.training_job, self.request, self.replicas)
+            self.status["metrics"], problems = final_metrics(self.job, self.request, self.replicas)
             if problems:
                 text = message or reason or MESSAGES.get(secondary or end, "")
                 message = "; ".join([text.rstrip("."), *problems])
@@ -278,9 +278,9 @@ class TrainingSupervisor(Supervisor):
         finish(self.status, end, time.time(), secondary=secondary, reason=reason, message=message)
 
     def _send_results(self, attempt: Attempt, *, with_model: bool) -> Unsent | None:
-        """Send model and output; see `send_results`."""
+        """Send model and output; see `Results`."""
         is_waited_for = self.stopping is not None and self.stopping[0] == reasons.CANCELLED
-        results = Results(self.training_job, self.request, attempt.trees, with_model=with_model)
+        results = Results(self.job, self.request, attempt.trees, with_model=with_model)
         if not results.kinds:
             return None
         self._move("Uploading", results.message)
@@ -309,7 +309,7 @@ class TrainingSupervisor(Supervisor):
         first = min(failed, key=lambda replica: replica.ended_at or 0.0)
         if first.end in _LOST:
             return f"InternalServerError: {self._host_of(first)}: {first.reason}"
-        base = self.training_job.base_dir(first.role, first.index)
+        base = self.job.base_dir(first.role, first.index)
         report = text_of(os.path.join(base, "output", "failure"))
         code = NOT_FOUND if first.exit_code is None else first.exit_code
         text = report or _words_of(first) or next((line for line in reversed(first.log_end()) if line), "")

@@ -88,13 +88,12 @@ class ContainerReplica(Replica):
         """Its limit of memory in MB, 0 without one."""
         return self.container.memory_mb
 
-    @property
     def may_run(self) -> bool:
         """Whether its program runs, or may run: True before its start. Any thread may ask.
 
         Its first process is looked at: the command that is attached may end much later.
         """
-        if not super().may_run or self.is_lost:
+        if not super().may_run() or self.is_lost:
             return False
         if not self._first_pid and self.pid:
             try:

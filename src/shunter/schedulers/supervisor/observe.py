@@ -28,8 +28,11 @@ MAX_ERROR_FILE = 64 * 1024
 def describe(job: JobDirectory) -> DescribeAppResponse | None:
     """Return all that is known of a job's state; None if there is no such job."""
     state = current_state(job)
-    if state is None:
-        return None
+    return None if state is None else described(job, state)
+
+
+def described(job: JobDirectory, state: dict[str, Any]) -> DescribeAppResponse:
+    """Return all that is known of a job with a state."""
     document = job.read_request() or {}
     layout = [(role, index, log_dir) for role, index, log_dir in document.get("layout", ())]
     log_dirs = {(role, index): log_dir for role, index, log_dir in layout}

@@ -77,7 +77,6 @@ class Replica(ProcessGroup):
         """Whether its main process runs."""
         return self.pid != 0 and not is_terminal(self.state)
 
-    @property
     def may_run(self) -> bool:
         """Whether its main process runs, or may run: True before its start."""
         return not is_terminal(self.state)
