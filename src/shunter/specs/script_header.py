@@ -1,0 +1,42 @@
+"""The header of a script: a block of comments that holds TOML, as PEP 723 defines it.
+
+It names the packages that the script needs (``dependencies``, ``requires-python``), and in ``[tool.shunter]``
+how it wants to run.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from shunter.errors import ConfigError
+
+# The expression of PEP 723's reference implementation, for blocks of type "script".
+_BLOCK = re.compile(r"(?m)^# /// script[ \t]*\r?$\s(?P<content>(^#(| .*)\r?$\s)+)^# ///[ \t]*\r?$")
+
+
+def read_header(text: str, name: str = "the script") -> dict[str, Any] | None:
+    """Return the header of a script as TOML's values; None if it has none.
+
+    Args:
+        text: the whole script.
+        name: what messages call it.
+
+    Raises:
+        ConfigError: it has two headers, or one that is not TOML.
+    """
+    matches = list(_BLOCK.finditer(text))
+    if not matches:
+        return None
+    if len(matches) > 1:
+        raise ConfigError(f"{name} has {len(matches)} headers `# /// script`", hint="Keep one of them.")
+    lines = matches[0].group("content").splitlines()
+    toml = "\n".join(line[2:] if line.startswith("# ") else line[1:] for line in lines)
+    try:
+        return tomllib.loads(toml)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"the header `# /// script` of {name} is not TOML: {error}",
+            hint="Each of its lines is a comment: `# dependencies = ['numpy']`.",
+        ) from None
