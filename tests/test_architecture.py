@@ -18,6 +18,7 @@ LEVELS = [
     ["cli.commands"],
     ["cli"],
     ["ui"],
+    ["functions"],
     ["metrics", "sweeps", "why"],
     ["aws_endpoint"],
     ["runner"],

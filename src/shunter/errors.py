@@ -19,7 +19,8 @@
     │   ├── UnreachableError                nothing answers, which says nothing about any job
     │   └── StateStoreError                 the state directory cannot be read or written
     ├── UnknownAppException             5   there is no such job
-    └── AppStatusError                  1   the job ended, but did not succeed
+    ├── AppStatusError                  1   the job ended, but did not succeed
+    └── ResultError                     1   a function's result is not there, or cannot be read
 
 Each message says what was attempted and what is wrong; ``hint`` says what to do about it.
 """
@@ -178,6 +179,10 @@ class AppStatusError(ShunterError):
     def __init__(self, status: AppStatus, *args: object) -> None:  # the message; by default the status
         super().__init__(str(args[0]) if args else f"the job did not succeed: {status}")
         self.status = status
+
+
+class ResultError(ShunterError):
+    """The result of a function that ran as a job is not there, or cannot be read."""
 
 
 def described(error: BaseException) -> str:

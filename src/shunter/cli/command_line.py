@@ -51,6 +51,7 @@ COMMANDS: dict[str, str] = {
     "plot": "draw a metric of one or several jobs",
     "exec": "run a command, or a shell, in a running replica of a job",
     "wait": "wait until a job has ended",
+    "result": "print what a function that ran as a job returned",
     "list": "list jobs",
     "ui": "serve a page that shows jobs, their logs and charts",
     "describe": "show the definition of a job",

@@ -10,6 +10,7 @@ from typing import Any
 
 from shunter.errors import ConfigError
 from shunter.plugins import entry_points
+from shunter.runner.calls import bring_calls
 from shunter.runner.config import tracker_variable
 from shunter.schedulers.api import Dependency, Scheduler
 from shunter.specs.app import NO_IMAGE, AppDef, Role, macros, validate_app
@@ -78,6 +79,7 @@ def prepare(
     if capabilities.runs_images:
         notes += name_images(own, image)
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
+    workspace = bring_calls(own, workspace, capabilities, has_code=submission.images is not None)
     inject(own, scheduler.backend, scheduler.session_name, submission.parent_run_id, trackers)
     info = scheduler.submit_dryrun(own, submission.options, workspace, after)
     info.warnings = [*notes, *info.warnings]

@@ -173,11 +173,11 @@ def one_job(points: Sequence[Point], apps: Sequence[AppDef]) -> AppDef:
             f"{MOST_BYTES:,}",
             hint="Make several sweeps, or put what is the same for all points into a file.",
         )
-    _separate(role)
+    separate_results(role)
     return first
 
 
-def _separate(role: Role) -> None:
+def separate_results(role: Role) -> None:
     """Give each replica under the toolkit separate results, so that none overwrites another's."""
     train = role.metadata.get(TRAIN_KEY)
     if train:

@@ -41,7 +41,7 @@ _STAND_IN = (
 )
 _SHEBANG = b"#!/usr/bin/env python3\n"
 # How the unpacked copy is started: running a directory would import runpy first.
-_START = "start.py"
+START = "start.py"
 _STARTER = (
     b"import os, sys\nsys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))\n"
     b"sys.dont_write_bytecode = False\n" + _MAIN.removeprefix(b"import sys\n")
@@ -76,7 +76,12 @@ def local_command() -> tuple[str, ...]:
     It is run by the job's own ``python``, as a script by itself would be, and without ``site``, which takes
     longer to load than the toolkit.
     """
-    return ("python", "-S", os.path.join(_local_copy(toolkit_archive()), _START))
+    return ("python", "-S", os.path.join(local_folder(), START))
+
+
+def local_folder() -> str:
+    """Return the directory of the toolkit for jobs of this machine; `START` in it runs it."""
+    return _local_copy(toolkit_archive())
 
 
 def put_toolkit() -> None:
@@ -94,7 +99,7 @@ def put_toolkit() -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             files.extractall(partial)
-        with open(os.path.join(partial, _START), "wb") as file:
+        with open(os.path.join(partial, START), "wb") as file:
             file.write(_STARTER)
         os.rename(partial, path)
     except OSError as error:

@@ -65,6 +65,8 @@ for _launcher in ("torchx", "shunter"):
         "results": _TRACKING + "results",
     }
     _PACKAGES[_launcher + ".tracker.backend"] = {"fsspec": _TRACKING + "fsspec_tracker"}
+# pickles of functions name these modules as the launcher has them
+_PACKAGES["shunter._toolkit"] = {name: OURS + name for name in ("current", "function_call")}
 _PACKAGES["torchx.runtime"] = {}
 _PACKAGES["torchx.runtime.tracking"] = {"api": _TRACKING + "results"}
 # The module with the names that a package itself has; of the other packages ``predecessor``.
@@ -74,7 +76,8 @@ _HOMES = {
     "torchx.runtime.tracking": _TRACKING + "results",
     "torchx.tracker": _TRACKING + "runs",
     "torchx.tracker.backend": "",
-    "shunter": "",
+    "shunter": OURS + "current",
+    "shunter._toolkit": "",
     "shunter.tracker": _TRACKING + "runs",
     "shunter.tracker.backend": "",
 }

@@ -18,6 +18,7 @@ commands:
   serve                                 answer /ping and /invocations with the user's model
   app NAME [ARG ...]                    run a program of builtin components: booth, copying, monitoring,
                                         registering
+  call [OPTIONS]                        call a function, and leave its result in the job's results
   notify FILE|- STATE [REASON]          tell the URLs and commands of an outbox (a file, or $SHUNTER_NOTIFY)
                                         that a job has ended
   watch [OPTIONS] SECONDS PID           watch a program: after so long without a sign of life its stacks go to
@@ -46,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         code: int = import_module(f".apps.{words[0]}", __package__).run(words[1:])
         return code
+    if command == "call":
+        from . import function_call
+
+        return function_call.main(words)
     if command == "notify" and 2 <= len(words) <= 3:
         from . import notification
 

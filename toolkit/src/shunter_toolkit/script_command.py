@@ -13,9 +13,12 @@ from .errors import CodeError
 PYTHON_PROGRAM = "PYTHON_PROGRAM"
 PYTHON_PACKAGE = "PYTHON_PACKAGE"
 COMMAND = "COMMAND"
+TOOLKIT_MODULE = "TOOLKIT_MODULE"
 REQUIREMENTS = "requirements.txt"
 #: Value of SHUNTER_INSTALLER with which nothing is installed.
 NO_INSTALLER = "none"
+#: The entry point of jobs that call a function: this package itself, which is on the script's PYTHONPATH.
+TOOLKIT = "shunter_toolkit"
 
 
 def kind_of(code_dir: str, name: str) -> str:
@@ -26,6 +29,8 @@ def kind_of(code_dir: str, name: str) -> str:
     but only if the name is not that of a file: many projects with plain scripts have one just to configure
     linters. If nothing may be installed, the same applies to ``setup.py``.
     """
+    if name == TOOLKIT:
+        return TOOLKIT_MODULE
     if name.endswith(".sh"):
         return COMMAND
     if not _leaves(name):
@@ -89,7 +94,7 @@ def check(code_dir: str, name: str | None, anywhere: bool = False) -> None:
             f"Cannot run {name!r}: an entry point is a path "
             f"under the code directory ({code_dir}), such as train.py."
         )
-    if kind_of(code_dir, name) == PYTHON_PACKAGE:
+    if kind_of(code_dir, name) in (PYTHON_PACKAGE, TOOLKIT_MODULE):
         return
     path = os.path.join(code_dir, name)
     if os.path.isdir(path):
@@ -105,7 +110,7 @@ def check(code_dir: str, name: str | None, anywhere: bool = False) -> None:
 def argv(code_dir: str, name: str, args: Sequence[str]) -> list[str]:
     """The command line of an entry point: program, package module or command, and its arguments."""
     kind = kind_of(code_dir, name)
-    if kind == PYTHON_PACKAGE:
+    if kind in (PYTHON_PACKAGE, TOOLKIT_MODULE):
         module = name[:-3] if name.endswith(".py") else name
         return [resources.script_python(), "-m", module.replace("/", "."), *args]
     if kind == PYTHON_PROGRAM:

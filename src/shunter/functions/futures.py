@@ -1,0 +1,250 @@
+"""Futures of calls that run as jobs, and the thread that completes them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shunter.backoff import FIRST_POLL, LONGEST_POLL, Backoff
+from shunter.errors import ResultError, ShunterError, UnknownAppException
+from shunter.functions.submitted_job import Job, call_results, result_of, state_of_call
+from shunter.functions.call_results import CallResults
+from shunter.runner import Runner, get_runner
+from shunter.schedulers.api import CancelsReplicas
+from shunter.specs.handles import parse_app_handle
+from shunter.specs.status import AppState, AppStatus, is_terminal
+
+#: Seconds between two looks at jobs of this machine, at first and at most: a look reads a file.
+_FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.2
+#: How often a job that nobody knows is asked for before its futures fail: a backend may list it late.
+_MOST_UNKNOWN = 5
+#: Seconds that a result may be later than the end of its job, on shared storage or in a bucket.
+_LATE_RESULT = 20.0
+
+
+class JobFuture(concurrent.futures.Future[Any]):
+    """The outcome of a call that runs as a job, or as a replica of one.
+
+    `cancel` works until the call has ended: it stops the job, or the replica.
+
+    Attributes:
+        job: the job; None as long as the call waits to be submitted.
+        index: the call's number among those of the job.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job: Job | None = None
+        self.index = 0
+        self.last_state = AppState.UNSUBMITTED
+        self._stop: Callable[[JobFuture], None] | None = None
+
+    def submitted(self, handle: str, index: int, stop: Callable[[JobFuture], None]) -> None:
+        """Note the job that makes the call, and what stops it."""
+        self.job, self.index, self._stop = Job(handle), index, stop
+
+    def cancel(self) -> bool:
+        """Stop the call; False if it has ended."""
+        cancelled = super().cancel()
+        if cancelled and self._stop is not None:
+            stop, self._stop = self._stop, None
+            stop(self)
+        return cancelled
+
+    def running(self) -> bool:
+        """Tell whether the call's job was running when it was last looked at."""
+        return not self.done() and self.last_state == AppState.RUNNING
+
+    def finish(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Set what the call returned or raised, unless the future was cancelled."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            if error is None:
+                self.set_result(value)
+            else:
+                self.set_exception(error.with_traceback(None))  # its cause has the traceback in the job
+
+
+class _WatchedJob:
+    """A job whose futures are to be completed."""
+
+    def __init__(self, results: CallResults, futures: Sequence[JobFuture]) -> None:
+        self.results = results
+        self.open = dict(enumerate(futures)) if len(futures) > 1 else {futures[0].index: futures[0]}
+        self.unknown = 0
+        self.late: Backoff | None = None
+
+    def look(self, runner: Runner, status: AppStatus | None) -> int:
+        """Complete the futures whose calls have ended; returns how many."""
+        if status is None:
+            return self._not_known()
+        self.unknown = 0
+        before = len(self.open)
+        for index, future in list(self.open.items()):
+            if future.cancelled():
+                future.set_running_or_notify_cancel()
+                del self.open[index]
+                continue
+            future.last_state = state_of_call(self.results, index, status)
+            if is_terminal(future.last_state) and self._complete(runner, future, index, status):
+                del self.open[index]
+        return before - len(self.open)
+
+    def _complete(self, runner: Runner, future: JobFuture, index: int, status: AppStatus) -> bool:
+        """Complete a future; False if its result may only be late."""
+        if future.last_state == AppState.CANCELLED:
+            if concurrent.futures.Future.cancel(future):
+                future.set_running_or_notify_cancel()
+            return True
+        try:
+            future.finish(result_of(runner, self.results, index, status))
+        except ResultError as error:
+            if future.last_state == AppState.SUCCEEDED and not self._is_over(runner):
+                return False
+            future.finish(error=error)
+        except Exception as error:
+            future.finish(error=error)
+        return True
+
+    def _is_over(self, runner: Runner) -> bool:
+        """Tell whether a result that is not there will not come any more."""
+        scheduler = runner.scheduler(parse_app_handle(self.results.handle).scheduler_backend)
+        if scheduler.capabilities.is_local:
+            return True
+        if self.late is None:
+            self.late = Backoff(FIRST_POLL, limit=_LATE_RESULT).start()
+        return self.late.left() == 0
+
+    def _not_known(self) -> int:
+        self.unknown += 1
+        if self.unknown < _MOST_UNKNOWN:
+            return 0
+        error = UnknownAppException(f"{self.results.handle} no longer exists, so its result is not known")
+        return self.fail(error)
+
+    def fail(self, error: Exception) -> int:
+        """Let the open futures fail; returns how many."""
+        count = len(self.open)
+        for future in self.open.values():
+            future.finish(error=error)
+        self.open.clear()
+        return count
+
+
+class Watcher:
+    """A thread that looks at jobs, several with one call, and completes their futures.
+
+    Args:
+        on_end: called in the thread, with the runner, when calls have ended.
+    """
+
+    def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
+        self._on_end = on_end
+        self._jobs: list[_WatchedJob] = []
+        self._added = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, results: CallResults, futures: Sequence[JobFuture]) -> None:
+        """Complete the futures of a job's calls when these end."""
+        with self._lock:
+            self._jobs.append(_WatchedJob(results, futures))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="shunter-futures", daemon=True)
+                self._thread.start()
+        self._added.set()
+
+    def join(self) -> None:
+        """Wait until all futures are complete."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        with get_runner() as runner:
+            pause = self._new_pause(runner)
+            while True:
+                with self._lock:
+                    self._jobs = [job for job in self._jobs if job.open]
+                    jobs = list(self._jobs)
+                    if not jobs:
+                        self._thread = None
+                        return
+                if self._look(runner, jobs):
+                    self._on_end()
+                    pause = self._new_pause(runner)
+                elif self._added.is_set():
+                    self._added.clear()
+                    pause = self._new_pause(runner)
+                else:
+                    pause.pause()
+
+    def _look(self, runner: Runner, jobs: Sequence[_WatchedJob]) -> int:
+        """Look at all jobs; returns how many futures were completed."""
+        try:
+            statuses = runner.statuses([job.results.handle for job in jobs])
+        except Exception as error:  # without this thread, nobody would complete the futures
+            return sum(job.fail(error) for job in jobs) if not isinstance(error, ShunterError) else 0
+        return sum(job.look(runner, statuses[job.results.handle]) for job in jobs)
+
+    def _new_pause(self, runner: Runner) -> Backoff:
+        """Return the delays between looks: short ones while all jobs are of this machine."""
+        with self._lock:
+            names = {parse_app_handle(job.results.handle).scheduler_backend for job in self._jobs}
+        if all(runner.scheduler(name).capabilities.is_local for name in names):
+            return Backoff(_FIRST_LOOK, _LONGEST_LOOK, factor=1.3, jitter=0, stop=self._added)
+        return Backoff(FIRST_POLL, LONGEST_POLL, factor=1.5, jitter=0, stop=self._added)
+
+
+def stop_call(future: JobFuture) -> None:
+    """Stop the job of a call; in a job with several calls, only the replica that makes it.
+
+    Where single replicas cannot be stopped, the others have to go on, so the call does too.
+    """
+    assert future.job is not None
+    with get_runner() as runner:
+        results = call_results(runner, future.job.handle)
+        scheduler = runner.scheduler(parse_app_handle(future.job.handle).scheduler_backend)
+        if results.count == 1:
+            runner.cancel(future.job.handle)
+        elif isinstance(scheduler, CancelsReplicas):
+            runner.cancel_replicas(future.job.handle, [(results.role, future.index)])
+
+
+_watcher = Watcher()
+
+
+def futures(name: str) -> list[JobFuture]:
+    """Return the futures of all calls of a job that was submitted before, in order.
+
+    Args:
+        name: the job, as `shunter.job` takes it.
+
+    Raises:
+        UnknownAppException: there is no such job.
+        ConfigError: it calls no function.
+    """
+    with get_runner() as runner:
+        handle = runner.resolve_handle(name)
+        results = call_results(runner, handle)
+    made = [JobFuture() for _ in range(results.count)]
+    for index, made_future in enumerate(made):
+        made_future.submitted(handle, index, stop_call)
+    _watcher.watch(results, made)
+    return made
+
+
+def future(name: str) -> JobFuture:
+    """Return the future of a job's only call; see `futures`.
+
+    Raises:
+        ResultError: the job makes several calls.
+    """
+    made = futures(name)
+    if len(made) > 1:
+        raise ResultError(
+            f"{name} makes {len(made)} calls", hint="shunter.futures(NAME) returns all of them."
+        )
+    return made[0]

@@ -1,0 +1,224 @@
+"""A job as an object: look at it, wait for it, read its log and its result, stop it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from shunter.errors import ResultError, UnknownAppException
+from shunter.functions.call_results import CallResults
+from shunter.runner import Runner, get_runner
+from shunter.runner.jobsearch import recorded
+from shunter.schedulers.api import LogQuery
+from shunter.schedulers.lines import iter_lines
+from shunter.specs.app import AppDef
+from shunter.specs.handles import parse_app_handle
+from shunter.specs.serialize import from_json
+from shunter.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
+from shunter.why.explanation import Explanation, explain
+
+_local = threading.local()
+
+
+def own_runner() -> Runner:
+    """Return the runner of this thread, made on first use: runners are not shared between threads."""
+    if not hasattr(_local, "runner"):
+        _local.runner = get_runner()
+    runner: Runner = _local.runner
+    return runner
+
+
+class JobFailedError(ResultError):
+    """A call has no result since its job, or the replica that made it, failed or was stopped.
+
+    Attributes:
+        job: the job.
+        explanation: why it failed; None if it was stopped.
+    """
+
+    def __init__(
+        self, message: str, job: Job, explanation: Explanation | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.job = job
+        self.explanation = explanation
+
+
+class Job:
+    """A job that was submitted, on any scheduler.
+
+    Args:
+        handle: its handle, such as ``slurm://shunter/train-x1``.
+    """
+
+    def __init__(self, handle: str) -> None:
+        parse_app_handle(handle)
+        self.handle = handle
+
+    def __repr__(self) -> str:
+        return f"Job({self.handle!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.handle == other.handle
+
+    def __hash__(self) -> int:
+        return hash(self.handle)
+
+    @property
+    def id(self) -> str:
+        """The job's id, the last part of its handle."""
+        return parse_app_handle(self.handle).app_id
+
+    def status(self) -> AppStatus:
+        """Return the job's state now, with those of its replicas.
+
+        Raises:
+            UnknownAppException: there is no such job.
+        """
+        status = own_runner().status(self.handle)
+        if status is None:
+            raise UnknownAppException(f"there is no job {self.handle}")
+        return status
+
+    @property
+    def state(self) -> AppState:
+        """The job's state now."""
+        return self.status().state
+
+    def wait(self, timeout: float | None = None) -> AppStatus:
+        """Block until the job has ended, or ``timeout`` seconds have passed; return its state then.
+
+        Raises:
+            UnknownAppException: there is no such job.
+        """
+        status = own_runner().wait(self.handle, timeout=timeout)
+        if status is None:
+            raise UnknownAppException(f"there is no job {self.handle}")
+        return status
+
+    def log(
+        self, role: str | None = None, replica: int | None = None, *, follow: bool = False
+    ) -> Iterator[str]:
+        """Yield the lines of the job's logs, without line ends, in about the order of their times.
+
+        Args:
+            role: only replicas of this role.
+            replica: only replicas of this index.
+            follow: go on until the job has ended.
+        """
+        replicas = [
+            (name, k)
+            for name, k in own_runner().replicas(self.handle)
+            if role in (None, name) and replica in (None, k)
+        ]
+        for block in own_runner().log_blocks(self.handle, replicas, LogQuery(should_tail=follow)):
+            for line in iter_lines(block.data):
+                yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+    def why(self) -> Explanation:
+        """Return why the job failed or waits, as ``shunter why`` finds it."""
+        return explain(own_runner(), self.handle, self.status())
+
+    def cancel(self) -> None:
+        """Ask the job to stop. Does not wait for it; does nothing if it has ended."""
+        own_runner().cancel(self.handle)
+
+    def delete(self) -> None:
+        """Remove what the scheduler keeps of the job, which has ended."""
+        own_runner().delete(self.handle)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the job and return what its function returned; of several calls, a list.
+
+        Args:
+            timeout: seconds to wait at most; None for as long as it takes.
+
+        Raises:
+            Exception: what the function raised, with its traceback in the job as the cause.
+            JobFailedError: the job failed without a result.
+            TimeoutError: the job has not ended in time.
+            ConfigError: the job calls no function.
+        """
+        results = call_results(own_runner(), self.handle)
+        status = self.wait(timeout)
+        if not status.is_terminal():
+            raise TimeoutError(f"{self.handle} is {status.state} after {timeout:g} s")
+        values = [result_of(own_runner(), results, index, status) for index in range(results.count)]
+        return values if results.count > 1 else values[0]
+
+
+def job(name: str) -> Job:
+    """Return the job that a handle or the beginning of an id means; see `Runner.resolve_handle`.
+
+    Raises:
+        UnknownAppException: there is no such job.
+        UsageError: several jobs match.
+    """
+    return Job(own_runner().resolve_handle(name))
+
+
+def call_results(runner: Runner, handle: str) -> CallResults:
+    """Return the results of a job of the history.
+
+    Raises:
+        ConfigError: the job calls no function.
+        UnknownAppException: the history does not have it.
+    """
+    record = recorded(runner.history, handle, "read the result of")
+    return CallResults.of_job(handle, from_json(AppDef, record.app))
+
+
+def result_of(runner: Runner, results: CallResults, index: int, status: AppStatus) -> Any:
+    """Return the result of a call whose replica has ended.
+
+    Args:
+        runner: reads it.
+        results: those of the job.
+        index: the call's number.
+        status: the job's.
+
+    Raises:
+        Exception: what the function raised.
+        JobFailedError: the job, or the call's replica, failed or was stopped.
+        ResultError: the result is not there, or cannot be read.
+    """
+    state = state_of_call(results, index, status)
+    if state == AppState.SUCCEEDED:
+        return results.read(runner, index)
+    if state == AppState.FAILED:
+        results.raise_error(runner, index)
+        raise _failed(runner, results, index, status)
+    raise JobFailedError(f"{results.handle} is {state}, so it has no result", Job(results.handle))
+
+
+def state_of_call(results: CallResults, index: int, status: AppStatus) -> AppState:
+    """Return the state of the replica that makes a call, or of the job if all replicas make one call."""
+    if results.count > 1:
+        replica = _replica_of(results, index, status)
+        if replica is not None and (replica.state in _ENDED or not status.is_terminal()):
+            return replica.state
+    return status.state
+
+
+_ENDED = (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
+
+
+def _replica_of(results: CallResults, index: int, status: AppStatus) -> ReplicaStatus | None:
+    return next(
+        (replica for replica in status.replicas() if replica.role == results.role and replica.id == index),
+        None,
+    )
+
+
+def _failed(runner: Runner, results: CallResults, index: int, status: AppStatus) -> JobFailedError:
+    """Return the error of a call whose replica failed without leaving an exception, such as a killed one."""
+    shown = status
+    replica = _replica_of(results, index, status) if results.count > 1 else None
+    if replica is not None:
+        shown = AppStatus(AppState.FAILED, msg=replica.reason, roles=[RoleStatus(replica.role, [replica])])
+    explanation = explain(runner, results.handle, shown)
+    failure = explanation.failure
+    message = explanation.headline if failure is not None else (shown.reason or "the job failed")
+    hint = failure.cause.advice if failure is not None else ""
+    return JobFailedError(f"{results.handle}: {message}", Job(results.handle), explanation, hint or "")

@@ -1,0 +1,203 @@
+"""`shunter.Executor` on processes of this machine: real jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import shunter
+from shunter.errors import ConfigError, InvalidRunConfigException
+from shunter.functions.call_results import RemoteTraceback
+from tests.functions import work
+
+
+@pytest.fixture
+def executor() -> Iterator[shunter.Executor]:
+    with shunter.Executor("local_cwd") as executor:
+        yield executor
+
+
+def test_a_call_is_a_job_and_its_value_comes_back(executor):
+    future = executor.submit(work.double, [1, "a"], say="hello from the job")
+    assert future.result(60) == [1, "a", 1, "a"]
+    assert future.job.state == shunter.AppState.SUCCEEDED
+    assert "hello from the job" in list(future.job.log())
+    assert shunter.get_runner().history.find(future.job.handle).name == "double"
+
+
+def test_functions_of_main_and_closures_travel_whole(executor):
+    offset = 10
+
+    def add(x):
+        return x + offset
+
+    add.__module__ = "__main__"
+    assert executor.submit(add, 5).result(60) == 15
+    assert executor.submit(lambda: "anonymous").result(60) == "anonymous"
+
+
+def test_the_functions_exception_is_raised_with_its_remote_traceback(executor):
+    future = executor.submit(work.fail, 7)
+    with pytest.raises(work.Unlucky) as caught:
+        future.result(60)
+    assert caught.value.args == (7,)
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "work.py" in str(caught.value.__cause__)
+    assert "raise Unlucky(x)" in str(caught.value.__cause__)
+    assert "Unlucky" in future.job.why().headline
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (work.die, (), "SIGKILL|killed"),
+        (work.leave, (3,), "exit code 3|with code 3"),
+        (work.fail_stubbornly, (), "Stubborn: 1 and 2"),
+        (work.return_generator, (), "returned a generator, which cannot be pickled"),
+    ],
+)
+def test_without_a_result_the_error_says_why(executor, function, arguments, message):
+    with pytest.raises(shunter.ResultError, match=message):
+        executor.submit(function, *arguments).result(60)
+
+
+def test_map_is_one_job_whose_results_come_in_order(executor):
+    with shunter.Executor("local_cwd", max_running=2) as limited:
+        assert list(limited.map(work.double, range(5))) == [0, 2, 4, 6, 8]
+    jobs = shunter.get_runner().history.rows()
+    assert [len(job.app["roles"]) for job in jobs] == [1]
+    assert jobs[0].app["roles"][0]["num_replicas"] == 5
+    assert jobs[0].cfg["max_running"] == 2
+    assert jobs[0].app["roles"][0]["metadata"]["sweep"]["points"][3]["values"] == {"x": "3"}
+
+
+def test_results_of_map_stream_and_an_exception_comes_in_its_turn(executor, tmp_path):
+    gate = tmp_path / "gate"
+    with executor.batch():
+        first = executor.submit(work.double, 1)
+        second = executor.submit(work.wait_for, str(gate))
+        third = executor.submit(work.fail, 3)
+    assert first.job == second.job == third.job
+    assert first.result(60) == 2
+    assert not second.done()
+    gate.touch()
+    assert second.result(60) == "it came"
+    assert isinstance(third.exception(60), work.Unlucky)
+
+
+def test_chunks_of_map_share_a_replica(executor):
+    assert list(executor.map(work.double, range(5), chunksize=2)) == [0, 2, 4, 6, 8]
+    assert shunter.get_runner().history.rows()[0].app["roles"][0]["num_replicas"] == 3
+
+
+def test_cancelling_a_future_cancels_its_job(executor, tmp_path):
+    future = executor.submit(work.wait_for, str(tmp_path / "never"))
+    assert future.cancel()
+    assert future.job.wait(60).state == shunter.AppState.CANCELLED
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(60)
+
+
+def test_cancelling_one_call_of_an_array_leaves_the_others(executor, tmp_path):
+    gate = tmp_path / "gate"
+    with executor.batch():
+        futures = [executor.submit(work.wait_for, str(gate)) for _ in range(2)]
+    assert futures[1].cancel()
+    gate.touch()
+    assert futures[0].result(60) == "it came"
+    done, not_done = concurrent.futures.wait(futures, 60)
+    assert len(done) == 2
+    assert not not_done
+
+
+def test_a_job_that_is_cancelled_by_others_cancels_its_future(executor, tmp_path):
+    future = executor.submit(work.wait_for, str(tmp_path / "never"))
+    shunter.job(future.job.id).cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(60)
+
+
+def test_a_future_can_be_had_again_from_the_jobs_name(executor):
+    first = executor.submit(work.double, 21)
+    name = first.job.id
+    assert shunter.future(name).result(60) == 42
+    assert shunter.job(name).result(60) == 42
+    list(executor.map(work.double, range(3)))
+    array = shunter.job("double-" if False else shunter.get_runner().history.rows()[0].handle)
+    assert array.result(60) == [0, 2, 4]
+    assert [future.result(60) for future in shunter.futures(array.handle)] == [0, 2, 4]
+
+
+def test_asyncio_and_as_completed_take_the_futures(executor):
+    async def both() -> list[int]:
+        return await asyncio.gather(*(asyncio.wrap_future(executor.submit(work.double, n)) for n in (1, 2)))
+
+    assert asyncio.run(both()) == [2, 4]
+    futures = {executor.submit(work.double, n) for n in (3, 4)}
+    assert sorted(f.result() for f in concurrent.futures.as_completed(futures, 60)) == [6, 8]
+
+
+def test_inside_a_call_the_job_is_known_and_the_keys_are_not(executor):
+    future = executor.submit(work.who)
+    assert future.result(60) == (0, 1, future.job.handle, True)
+    assert executor.submit(work.secrets).result(60) == []
+
+
+def test_each_of_several_hosts_makes_the_call(monkeypatch):
+    with shunter.Executor("local_cwd", nodes=2) as executor:
+        future = executor.submit(work.who)
+        assert [value[:2] for value in future.result(60)] == [(0, 2), (1, 2)]
+
+
+def test_large_arguments_travel_in_a_file(executor, tmp_path):
+    data = os.urandom(1 << 20)
+    with shunter.Executor("local_cwd", workspace=str(tmp_path)) as travelling:
+        for each in (executor, travelling):
+            assert each.submit(work.double, data).result(60) == 2 * data
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (work.double, (), "cannot call double: missing a required argument: 'x'"),
+        (work.double, (threading.Lock(),), "cannot pickle the call of double"),
+        ("text", (), "it is not a function"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_before_anything_is_submitted(executor, function, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        executor.submit(function, *arguments)
+    assert shunter.get_runner().history.rows() == []
+
+
+def test_options_are_checked_when_the_executor_is_made():
+    with pytest.raises(InvalidRunConfigException, match="partion"):
+        shunter.Executor("slurm", partion="gpu")
+
+
+def test_a_shut_executor_takes_no_calls():
+    executor = shunter.Executor("local_cwd")
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        executor.submit(work.double, 1)
+
+
+def test_debug_calls_in_this_process():
+    with shunter.Executor("debug") as executor:
+        assert executor.submit(os.getpid).result() == os.getpid()
+        assert isinstance(executor.submit(work.fail, 1).exception(), work.Unlucky)
+
+
+def test_a_call_goes_on_after_a_stop_where_its_checkpoint_says(tmp_path):
+    with shunter.Executor("local_cwd", retries=1) as executor:
+        future = executor.submit(work.Counting(), str(tmp_path))
+        while not (tmp_path / "run-1").exists():
+            pass
+        pid = future.job.status().replicas()
+        assert pid
