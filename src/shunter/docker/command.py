@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from shunter.docker.daemon_errors import EngineForbiddenError, EngineUnavailableError
@@ -302,6 +302,26 @@ class DockerCommand:
                 process.wait()
         if code:
             raise refusal(line or f"`docker {words[0]}` ended with exit code {code}")
+
+    def print_to(self, file: IO[bytes], *words: str) -> None:
+        """Run a command whose output is large, such as an archive, and have it written to a file.
+
+        Raises:
+            DockerRefused: the daemon refuses.
+            EngineUnavailableError: no daemon answers, or none that this user may use.
+            ConfigError: the command is not installed.
+        """
+        done = subprocess.run(
+            [self.program, *words],
+            env={**os.environ, **self.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.PIPE,
+            check=False,
+            start_new_session=True,
+        )
+        if done.returncode:
+            raise refusal(done.stderr.decode(errors="replace"))
 
     def create(self, words: Sequence[str], env: Mapping[str, str]) -> str:
         """Create a container by the words of ``docker create``, with these variables; returns its id.

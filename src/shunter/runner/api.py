@@ -31,6 +31,7 @@ from shunter.schedulers.api import (
     Scheduler,
     Stream,
 )
+from shunter.schedulers.kept_results import KeepsResults, ResultPlace
 from shunter.schedulers.registry import (
     SWEEPS,
     SchedulerFactory,
@@ -460,6 +461,24 @@ class Runner:
             UsageError: what is not a pattern matches several jobs.
         """
         return resolve_all(texts, self._reconciled_history)
+
+    def results(self, app_handle: AppHandle, role_name: str, k: int = 0) -> ResultPlace:
+        """Return where the results of a replica are: files that can be listed and read.
+
+        Raises:
+            UnknownAppException: there is no such job.
+            UsageError: it has no such replica.
+            ConfigError: its results are kept nowhere; the hint says what to do.
+            BackendError: the scheduler does not answer.
+        """
+        scheduler, app_id = self._locate(app_handle)
+        if not isinstance(scheduler, KeepsResults):
+            raise ConfigError(
+                f"{scheduler.backend} does not say where the results of its jobs are",
+                hint="Have them sent to storage: run it with --output URI.",
+            )
+        with log_event("results", scheduler.backend, self._name, app_id=app_id):
+            return scheduler.results(app_id, role_name, k)
 
     # ---- ending
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 import botocore.exceptions
 import pytest
 
+from shunter.runner import get_runner
+from tests.result_jobs import SCRIPT, check_results
+
 from .conftest import leftovers, unpack, until
 
 if TYPE_CHECKING:
@@ -285,3 +288,18 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.parametrize("to", ["here", "bucket"])
+def test_results_are_read_from_the_archives_that_were_sent(
+    processes: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    options = {"output_path": bucket.uri("kept")} if to == "bucket" else {}
+    with get_runner("test-results") as runner:
+        handle = runner.run_component(
+            "train.script", ["--script", "train.py"], "sagemaker_local", options, workspace="."
+        )
+        runner.wait(handle)
+        check_results(runner, handle)

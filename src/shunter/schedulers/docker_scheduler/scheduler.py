@@ -8,9 +8,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shunter._toolkit.layout import DEFAULT_BASE
 from shunter.schedulers.api import Check, Leftover, if_reachable, not_running
 from shunter.schedulers.capabilities import ALL_MOUNTS, SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.docker_scheduler import housekeeping
+from shunter.schedulers.docker_scheduler.container_results import is_mounted, results_in
 from shunter.schedulers.docker_scheduler.containers import ContainerMaker, log_dir
 from shunter.schedulers.docker_scheduler.doctor import examine, examine_job
 from shunter.schedulers.docker_scheduler.job import ContainerJob
@@ -18,12 +20,15 @@ from shunter.schedulers.docker_scheduler.options import DockerOpts
 from shunter.schedulers.docker_scheduler.request import IN_CONTAINERS, DockerRequest, make_request
 from shunter.schedulers.ids import make_unique
 from shunter.schedulers.joined_terminal import run_in_container
+from shunter.schedulers.kept_results import JoinedResults, LocalResults, ResultPlace
 from shunter.schedulers.supervisor import documents
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.scheduler import SupervisedScheduler
 from shunter.schedulers.supervisor.submission import submit
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.training import RESULTS
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
 
@@ -122,6 +127,24 @@ class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
         if state != "running":
             raise not_running(name, state)
         return run_in_container(docker, container, name, command, tty=tty)
+
+    # ---- results
+
+    def _results_of(self, job: JobDirectory, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a replica: directories of this machine, or what is in its container."""
+        here = super()._results_of(job, role_name, k)
+        document = job.read_request() or {}
+        role = job.recorded_role(role_name)
+        own = {} if "results_in" in document else LocalResults.below(job.base_dir(role_name, k)).folders
+        base = role.get("env", {}).get("SAGEMAKER_BASE_DIR", DEFAULT_BASE)
+        taken = {part for part in RESULTS if is_mounted(f"{base}/{part}", role.get("mounts", []))}
+        container = document.get("hostnames", {}).get(f"{role_name}/{k}", "")
+        copied = [part for part in RESULTS if part not in own or part in taken]
+        if not copied:
+            return here
+        kept = LocalResults({part: own[part] for part in RESULTS if part not in copied})
+        docker = ContainerJob.of(job.name).docker()
+        return JoinedResults([kept, *(results_in(docker, container, f"{base}/{part}") for part in copied)])
 
     # ---- collecting
 

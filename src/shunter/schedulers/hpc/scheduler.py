@@ -53,10 +53,12 @@ from shunter.schedulers.hpc.shared_folder import (
     job_folder,
     read_jobs,
 )
+from shunter.schedulers.hpc.shared_results import SharedResults
 from shunter.schedulers.hpc.ssh import commands_on
 from shunter.schedulers.hpc.storage import Storage, check_shared_folder
 from shunter.schedulers.ids import is_made_here, make_unique
 from shunter.schedulers.joined_terminal import SHELL
+from shunter.schedulers.kept_results import LocalResults, ResultPlace, without_toolkit
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -532,6 +534,21 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def details(self, app_id: str) -> JobDetails:
         """Return what else can be asked about a job: what the queue's programs wrote."""
         return HpcJobDetails(self, app_id)
+
+    # ---- results
+
+    def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a replica: directories of the job's folder on shared storage."""
+        place = self.place_of(app_id)
+        storage = self.storage(place.host)
+        job = read_jobs(storage, place.shared, [app_id]).get(app_id)
+        if job is None:
+            raise UnknownAppException(f"there is no job {app_id!r} in {place.shared}")
+        check_replicas(app_id, [(role_name, k)], all_replicas(job.layout))
+        if not job.document.get("results"):
+            raise without_toolkit(app_id, role_name)
+        base = base_folder(job_folder(place.shared, app_id), role_name, k)
+        return SharedResults(storage, base) if storage.is_remote else LocalResults.below(base)
 
     # ---- entering
 

@@ -19,6 +19,8 @@ from typing import IO
 
 from shunter.errors import StateStoreError, UnreachableError
 from shunter.schedulers.hpc.commands import COMMAND_SECONDS, Commands
+from shunter.schedulers.kept_results import no_such_file
+from shunter.specs.training import RESULTS
 
 STORAGE_HINT = "Free space or fix the permissions, or choose another folder: -cfg shared_dir=DIR."
 #: Copying code may take long.
@@ -69,6 +71,32 @@ for folder; do
     echo "$(du -sk -- "$folder" | cut -f1) $(stat -c %Y -- "$folder") $results"
 done
 """
+
+#: Prints "SIZE TIME PATH" for the results below a base directory, links to other results among them, and
+#: "- - PATH" for what is left out.
+_RESULTS = """\
+cd -P -- "$1" 2>/dev/null || exit 0
+base=$(pwd -P)
+shift
+find "$@" -type f -printf '%s %T@ %p\\0' 2>/dev/null
+find "$@" ! -type f ! -type d -print0 2>/dev/null | base=$base xargs -0 -r sh -c '
+    for name; do
+        real=$(readlink -f -- "$name")
+        if [ -d "$real" ] && [ -L "$name" ]; then case $real in "$base"/*) continue ;; esac; fi
+        facts="- -"
+        case $real in "$base"/*) [ ! -f "$real" ] || facts=$(stat -c "%s %Y" -- "$real") ;; esac
+        printf "%s %s\\0" "$facts" "$name"
+    done' sh
+:
+"""
+#: Prints a part of a result, unless its path leads elsewhere by now.
+_READ_RESULT = """\
+base=$(readlink -f -- "$1") && real=$(readlink -f -- "$1/$2") || exit 44
+case $real in "$base"/*) ;; *) exit 44 ;; esac
+[ -f "$real" ] || exit 44
+tail -c +"$3" <"$real" | head -c "$4"
+"""
+_NO_RESULT = 44
 
 
 class Storage:
@@ -146,6 +174,32 @@ class Storage:
             if path:
                 sizes[os.fsdecode(path)] = int(size)
         return sizes
+
+    def results(self, base: str) -> list[tuple[str, int | None, float]]:
+        """Return path, size and time of the last change of each result below a base directory.
+
+        The size is None of what is left out: a link that leads elsewhere, a FIFO.
+        """
+        data = self._shell(_RESULTS, base, *RESULTS, timeout=COPY_SECONDS)
+        found: list[tuple[str, int | None, float]] = []
+        for item in data.split(b"\0")[:-1]:
+            size, modified, path = os.fsdecode(item).split(" ", 2)
+            found.append((path, None, 0.0) if size == "-" else (path, int(size), float(modified)))
+        return found
+
+    def read_result(self, base: str, path: str, offset: int, count: int) -> bytes:
+        """Return a part of a result; empty at its end.
+
+        Raises:
+            ConfigError: there is no such file, or its path leads out of the results.
+        """
+        words = [base, path, str(offset + 1), str(count)]
+        answer = self._commands.shell(_READ_RESULT, words, timeout=COPY_SECONDS)
+        if answer.code == _NO_RESULT:
+            raise no_such_file(path)
+        if answer.code != 0:
+            raise self._failure(answer.words)
+        return answer.out
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted, without hidden ones; [] if it does not exist."""

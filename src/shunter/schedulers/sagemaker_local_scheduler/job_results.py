@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from shunter._toolkit import archive, outputs, store
+from shunter.schedulers.kept_results import JoinedResults, LocalResults, ResultPlace
 from shunter.schedulers.sagemaker_local_scheduler.attempt import await_room
 from shunter.schedulers.sagemaker_local_scheduler.hosts.layout import Tree
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from shunter.schedulers.sent_results import SentResults
 from shunter.schedulers.supervisor.documents import is_full_disk
 
 
@@ -113,6 +115,26 @@ def _keep_as_it_is(folder: str, trees: dict[str, Tree]) -> str:
     except OSError:
         return ""
     return f"; what was to be sent is kept, not packed, in {folder}"
+
+
+def place_of_results(job: TrainingJob, base: str) -> ResultPlace:
+    """Return where the results of a job are now.
+
+    Args:
+        job: the job.
+        base: the host's files, which are there until the job has ended.
+    """
+    if os.path.isdir(base):
+        return LocalResults.below(base)
+    request = (job.read_request() or {}).get("request", {})
+    sent_to = request.get("OutputDataConfig", {}).get("S3OutputPath", "")
+    place = store.Place.parse(sent_to).join(job.name, "output")
+    config = request.get("CheckpointConfig") or {}
+    sent = SentResults(place.uri, checkpoints=config.get("S3Uri", ""))
+    kept = job.file("artifacts")
+    if not os.path.isdir(kept):
+        return sent
+    return JoinedResults([SentResults(kept), sent])
 
 
 def merge(folders: dict[str, str]) -> tuple[list[tuple[str, str]], list[str]]:

@@ -25,13 +25,16 @@ from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage,
 from shunter.schedulers.aws_sagemaker_scheduler.request import AWSSageMakerJob
 from shunter.schedulers.capabilities import Capabilities
 from shunter.schedulers.joined_terminal import run_in_container
+from shunter.schedulers.kept_results import ResultPlace
 from shunter.schedulers.lines import check_combined
 from shunter.schedulers.sagemaker_local_scheduler import doctor, housekeeping, observe, submission
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host_containers import LABEL
+from shunter.schedulers.sagemaker_local_scheduler.job_results import place_of_results
 from shunter.schedulers.sagemaker_local_scheduler.job_status import TERMINAL
 from shunter.schedulers.sagemaker_local_scheduler.options import SageMakerLocalOpts
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
 from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.process_command import run_beside
 from shunter.schedulers.supervisor.scheduler import SupervisedScheduler
 from shunter.specs.app import AppDef
@@ -133,6 +136,14 @@ class SageMakerLocalScheduler(SupervisedScheduler[SageMakerLocalOpts]):
             if container["Config"]["Hostname"] == host:
                 return run_in_container(docker, container["Id"], name, command, tty=tty)
         raise ConfigError(f"no container of {name} runs on the Docker daemon")
+
+    # ---- results
+
+    def _results_of(self, job: JobDirectory, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a host while it has them, and afterwards those of all hosts, merged."""
+        if isinstance(job, TrainingJob):
+            return place_of_results(job, job.base_dir(role_name, k))
+        return super()._results_of(job, role_name, k)
 
     # ---- ending
 

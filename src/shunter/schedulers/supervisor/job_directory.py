@@ -185,6 +185,11 @@ class JobDirectory:
         """Return the folder of the module by which Python writes stacks when the job hangs."""
         return self.file("python")
 
+    def recorded_role(self, name: str) -> dict[str, Any]:
+        """Return a role of the job as JSON values; empty if it is not known."""
+        roles = ((self.read_request() or {}).get("app") or {}).get("roles", [])
+        return next((role for role in roles if role.get("name") == name), {})
+
     def layout(self) -> list[tuple[str, int, str]]:
         """Return role, index and log directory of every replica, in order."""
         document = self.read_request() or {}

@@ -23,6 +23,7 @@ from shunter.schedulers.api import (
     not_ended,
     not_running,
 )
+from shunter.schedulers.kept_results import LocalResults, ResultPlace, without_toolkit
 from shunter.schedulers.lines import check_replicas, compile_regex
 from shunter.schedulers.supervisor import recovery
 from shunter.schedulers.supervisor.details import SupervisedJobDetails
@@ -33,6 +34,7 @@ from shunter.schedulers.supervisor.log_ranges import read_part
 from shunter.schedulers.supervisor.log_reader import ReplicaLog, follow_logs, read_logs
 from shunter.schedulers.supervisor.observe import describe
 from shunter.specs.status import AppState, is_terminal
+from shunter.specs.training import specification
 from shunter.system import processes
 from shunter.system.identity import user_name
 
@@ -108,6 +110,20 @@ class SupervisedScheduler(Scheduler[Opts], Generic[Opts]):
         if state["state"] != AppState.RUNNING.name or not state["pid"]:
             raise not_running(name, state["state"])
         return state
+
+    # ---- results
+
+    def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a replica: directories of this machine."""
+        job = self._find(app_id)
+        check_replicas(app_id, [(role_name, k)], job.log_dirs())
+        return self._results_of(job, role_name, k)
+
+    def _results_of(self, job: JobDirectory, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a replica that the job has."""
+        if not specification(job.recorded_role(role_name).get("metadata", {})):
+            raise without_toolkit(job.name, role_name)
+        return LocalResults.below(job.base_dir(role_name, k))
 
     # ---- ending
 

@@ -1,0 +1,152 @@
+"""Results that a job sent to its output: a folder of S3, or a directory that this machine sees."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from shunter._toolkit.store import Item, Place, Store, StoreError
+from shunter.errors import BackendError
+from shunter.schedulers.archived_results import ArchivedResults
+from shunter.schedulers.kept_results import BLOCK, ResultFile, no_such_file, part_of
+
+#: Archives that jobs send, and the directory whose files each has; the names are SageMaker's.
+_ARCHIVES = {"model.tar.gz": "model", "output.tar.gz": "output/data"}
+#: Folders that jobs send, unpacked.
+_FOLDERS = {
+    "model": "model",
+    "data": "output/data",
+    "output": "output/data",
+    "intermediate": "output/intermediate",
+}
+
+
+class SentResults:
+    """Results below a URI, packed or not.
+
+    Args:
+        uri: the folder that has ``model.tar.gz`` or ``model/``: ``s3://bucket/prefix/JOB/output``, or a path.
+        host: name of the host whose results they are; "" for the first one, or for all where they are merged.
+        checkpoints: URI of its checkpoints; "" if they went nowhere.
+        store: reads S3.
+    """
+
+    def __init__(self, uri: str, host: str = "", checkpoints: str = "", store: Store | None = None) -> None:
+        self.uri = uri
+        self.host = host
+        self.checkpoints = checkpoints
+        self.left_out: list[str] = []
+        self._store = store or Store(warn=lambda text: None)
+        self._archives: dict[str, tuple[Item, ArchivedResults]] = {}
+        self._items: dict[str, Item] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SentResults):
+            return False
+        return (self.uri, self.host, self.checkpoints) == (other.uri, other.host, other.checkpoints)
+
+    def __hash__(self) -> int:
+        return hash((self.uri, self.host, self.checkpoints))
+
+    def files(self) -> list[ResultFile]:
+        """Return the files that have been sent so far."""
+        self.left_out = []
+        self._items = {}
+        seen: dict[str, Item] = {}
+        for item in self._listing(self.uri):
+            path = item.path
+            if self.host:
+                host, _, path = path.partition("/")
+                if host != self.host:
+                    continue
+            if path in _ARCHIVES:
+                seen[path] = item
+            folder, _, rest = path.partition("/")
+            if folder in _FOLDERS and rest:
+                self._items[f"{_FOLDERS[folder]}/{rest}"] = item
+        if self.checkpoints:
+            for item in self._listing(self.checkpoints):
+                self._items[f"checkpoints/{item.path}"] = item
+        self._keep_archives(seen)
+        found = [ResultFile(path, item.size, _time_of(item)) for path, item in self._items.items()]
+        for _, archive in self._archives.values():
+            found += archive.files()
+            self.left_out += archive.left_out
+        return found
+
+    def _listing(self, uri: str) -> list[Item]:
+        place = Place.of(uri)
+        if not place.bucket and not os.path.exists(place.key):
+            return []
+        try:
+            return self._store.listing(place)
+        except StoreError as error:
+            raise BackendError(f"cannot list the results: {error}") from error
+
+    def _keep_archives(self, seen: dict[str, Item]) -> None:
+        """Keep what was read of archives that are still the same, and forget the others."""
+        for name in list(self._archives):
+            before = self._archives[name][0]
+            now = seen.get(name)
+            if now is None or (now.tag, now.size, _time_of(now)) != (
+                before.tag,
+                before.size,
+                _time_of(before),
+            ):
+                del self._archives[name]
+        for name, item in seen.items():
+            if name not in self._archives:
+                archive = ArchivedResults(item.place.uri, self._opener(item), _ARCHIVES[name])
+                self._archives[name] = item, archive
+
+    def _opener(self, item: Item) -> Callable[[], IO[bytes]]:
+        def open_file() -> IO[bytes]:
+            if not item.place.bucket:
+                return open(item.place.key, "rb")
+            copy = tempfile.TemporaryFile(prefix="shunter-results-")  # noqa: SIM115 - the archive keeps it
+            try:
+                self._store.write(item, copy)
+            except StoreError as error:
+                copy.close()
+                raise BackendError(f"cannot fetch the results: {error}") from error
+            copy.seek(0)
+            return copy
+
+        return open_file
+
+    def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        """Yield the content of a file from a byte on."""
+        part_of(path)
+        if not self._items and not self._archives:
+            self.files()
+        if path in self._items:
+            yield from self._read(self._items[path], offset)
+            return
+        for _, archive in self._archives.values():
+            if path.startswith(f"{archive.prefix}/"):
+                yield from archive.read(path, offset)
+                return
+        raise no_such_file(path)
+
+    def _read(self, item: Item, offset: int) -> Iterator[bytes]:
+        try:
+            if item.place.bucket:
+                yield from self._store.chunks(item.place, item.tag, offset)
+                return
+            with open(item.place.key, "rb") as file:
+                file.seek(offset)
+                while block := file.read(BLOCK):
+                    yield block
+        except (StoreError, OSError) as error:
+            raise BackendError(f"cannot read {item.place.uri}: {error}") from error
+
+
+def _time_of(item: Item) -> float | None:
+    if item.place.bucket:
+        return float(item.modified)
+    try:
+        return os.stat(item.place.key).st_mtime
+    except OSError:
+        return None
