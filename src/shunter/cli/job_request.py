@@ -472,7 +472,7 @@ def _script_of(component: str, arguments: Any) -> str:
         return component if is_script(component) else ""
     if isinstance(arguments, dict):
         return str(arguments.get("script", ""))
-    words = list(arguments)
+    words: list[str] = list(arguments)
     own = words[: words.index("--")] if "--" in words else words
     named = [word for word in own if word.startswith("--script=")]
     if named:

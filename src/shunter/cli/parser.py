@@ -43,12 +43,13 @@ class Parser(ArgumentParser):
         """
         if options.get("nargs") == "*":  # without a default, old versions of argparse call it required
             options.setdefault("default", None)
-        action = group.add_argument(*names, **options) if group else super().add_argument(*names, **options)
+        add = super().add_argument if group is None else group.add_argument
+        action: Any = add(*names, **options)
         for name in names:
             if name.startswith("--"):
                 self._option_string_actions.setdefault("--" + name[2:].replace("-", "_"), action)
                 self._option_string_actions.setdefault(name.replace("_", "-"), action)
-        action.completer_name = completer  # type: ignore[attr-defined]
+        action.completer_name = completer
         return action
 
     def add_flag(self, *names: str, help: str) -> None:

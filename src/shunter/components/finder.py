@@ -201,7 +201,7 @@ def _plain_script(path: str) -> Component:
     if not path.endswith((".py", ".sh")):
         raise ComponentNotFoundException(
             f"{path} is neither a Python nor a shell script (.py, .sh)",
-            hint=f"For other programs: shunter run -- {path} ARGUMENTS",
+            hint=f"For other programs: shunter run -- {path}",
         )
     return Component(path, train.script, origin="script", config_name="train.script", preset={"script": path})
 

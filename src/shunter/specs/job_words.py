@@ -76,7 +76,7 @@ class JobWord:
             return self._of_text(value)
         if self.name in (TIME, "mem"):
             raise ConversionError(f"{value!r} is not a text with a unit, such as {_EXAMPLES[self.name]!r}")
-        if self.name == "metric" and isinstance(value, list):
+        if self.name in ("metric", "mounts") and isinstance(value, list):  # of such texts
             return self.of_texts([str(item) for item in value])
         return from_value(self.type, value)
 
