@@ -52,6 +52,7 @@ LINES = {
     "sagemaker-local": [("sagemaker-local serve --port x", 2)],
     "gc": [("gc", 0)],
     "completion": [("completion bash", 0)],
+    "init": [("init train.py --dry-run", 0)],
     "trust": [("trust --list", 0)],
 }
 #: Colours, and what redraws lines.

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shunter.cli.parser import parse_duration, parse_time
+from shunter.cli.parser import parse_time
 from shunter.errors import UsageError
+from shunter.specs.durations import parse_duration
 from shunter.terminal import format_duration
 
 NOW = 1_700_000_000.0

@@ -25,7 +25,7 @@ SIGNATURES = {
     "utils.echo": "msg='hello world', image, num_replicas=1",
     "utils.touch": "file, image",
     "utils.sh": f"*args, image, num_replicas=1, {SIZE}, env=None, max_retries=0, mounts=None, "
-    "entrypoint=None",
+    "entrypoint=None, name='sh'",
     "utils.python": "*args, m=None, c=None, script=None, image, name='torchx_utils_python', "
     f"{SIZE}, num_replicas=1, mounts=None",
     "utils.binary": f"*args, entrypoint, name='torchx_utils_binary', num_replicas=1, {SIZE}",

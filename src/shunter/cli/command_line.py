@@ -66,6 +66,7 @@ COMMANDS: dict[str, str] = {
     "tracker": "show what experiment trackers know about jobs",
     "doctor": "check whether jobs could run on a scheduler",
     "config": "show the configuration and where it comes from, or create a configuration file",
+    "init": "write a header into a script that says what its job needs",
     "trust": "let a project's files choose programs, credentials and destinations",
     "drill": "simulate a spot interruption of a job",
     "sagemaker-local": "serve SageMaker's API on this machine",

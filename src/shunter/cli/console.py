@@ -78,6 +78,13 @@ def wants_colour(stream: TextIO | None) -> bool:
     return is_tty(stream) and os.environ.get("TERM") != "dumb"
 
 
+def ask(question: str) -> bool:
+    """Ask a question on the terminal, where no is the default; returns whether the answer is yes."""
+    sys.stderr.write(render(f"{question} [y/N] "))
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def paint(text: str, colour: str, stream: TextIO | None) -> str:
     """Colour a text if the stream wants colours; only `out` and `note` render them."""
     return coloured(text, colour) if colour and wants_colour(stream) else text

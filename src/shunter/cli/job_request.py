@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -13,17 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from shunter.cli.console import OutputClosed, TerminalProgress, is_tty, note, out, print_json
+from shunter.cli.console import OutputClosed, TerminalProgress, ask, is_tty, note, out, print_json, warn
 from shunter.cli.parser import (
     Parser,
     add_exit_code_option,
     add_json_option,
     add_scheduler_options,
-    parse_duration,
 )
 from shunter.cli.shown_status import exit_code_of, job_json
 from shunter.cli.watching import Detached, follow
-from shunter.components.finder import get_component
+from shunter.components.finder import get_component, is_script
 from shunter.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -34,11 +34,16 @@ from shunter.errors import (
     did_you_mean,
 )
 from shunter.metric_search import parse_definitions
+from shunter.paths import read_regular_file
 from shunter.runner import Runner, get_runner
 from shunter.runner.config import DEFAULT, RUN_KEYS, Config, LayeredSettings, check_keys, effective_options
-from shunter.runner.config_files import INI
+from shunter.runner.config_files import COMMAND_LINE, INI, Setting
 from shunter.schedulers.registry import get_default_scheduler_name
+from shunter.specs.conversion import ConversionError
+from shunter.specs.durations import parse_duration
+from shunter.specs.job_words import JOB_WORDS, TIME, JobWord, time_option
 from shunter.specs.options import runopts
+from shunter.specs.script_header import without_header
 from shunter.specs.status import AppStatus
 from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
@@ -51,6 +56,12 @@ _FLAGS = {
     "hang_timeout": "no shunter process watches its replicas",
     "on_hang": "no shunter process watches its replicas",
 }
+#: What runs a command that is no component.
+COMMAND_COMPONENT = "utils.sh"
+SCRIPT_COMPONENT = "train.script"
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_NAME = re.compile(r"[A-Za-z][\w.-]*")
+_DRYRUN = re.compile(r"--dry[-_]?run")
 _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
     "component_name": str,
     "scheduler": str,
@@ -117,7 +128,20 @@ def add_submission_options(parser: Parser, default_workspace: str) -> None:
 
 
 def add_component_arguments(parser: Parser) -> None:
-    """Add the component with its arguments, and what is recorded about its job; see `parse_component`."""
+    """Add the component with its arguments and what its job needs; see `parse_component`."""
+    group = parser.add_argument_group(
+        "options of the job, before the script", "Those of the script itself stand behind it."
+    )
+    for word in JOB_WORDS.values():
+        if word.name != "metric":  # which is recorded of every job
+            parser.add_argument(
+                *(f"--{name.replace('_', '-')}" for name in (word.name, *word.aliases)),
+                dest=f"word_{word.name}",
+                action="append",
+                metavar=word.metavar,
+                group=group,
+                help=word.help + ("; may be given several times" if word.is_repeatable else ""),
+            )
     parser.add_argument("--parent_run_id", metavar="ID", help="the run that this one belongs to")
     parser.add_repeated(
         "--metric",
@@ -129,7 +153,7 @@ def add_component_arguments(parser: Parser) -> None:
         "component",
         nargs="?",
         metavar="COMPONENT",
-        help="utils.echo, path/to/file.py:fn, or ./script.py",
+        help="./script.py, utils.echo, path/to/file.py:fn, or -- and any command",
         completer="component_completer",
     )
     parser.add_argument(
@@ -142,15 +166,23 @@ def add_component_arguments(parser: Parser) -> None:
 
 
 def parse_component(parser: Parser, argv: list[str]) -> Namespace:
-    """Parse the options before the component, and leave what follows it as it is."""
+    """Parse the options before the component, and leave what follows it as it is.
+
+    ``python train.py`` is the script; what begins with any other Python is a command.
+    """
     end = parser.index_of_argument(argv)
     args, rest = parser.parse_arguments(argv[:end]), argv[end:]
+    if rest and _PYTHON.fullmatch(rest[0]):
+        is_script = rest[0] in ("python", "python3") and rest[1:] and rest[1].endswith(".py")
+        rest = rest[1:] if is_script else ["--", *rest]
     args.component = rest[0] if rest and rest[0] != "--" else None
     args.component_args = rest[1:]
-    misplaced = [word for word in rest[1:] if parser.has_option(word)]
-    args.misplaced = (
-        f"\n{misplaced[0]} is an option of `{parser.prog}`: put it before the component." if misplaced else ""
-    )
+    args.prog, args.before = parser.prog, argv[:end]
+    args.misplaced = {
+        position: parser.with_value(args.component_args[position:])
+        for position, word in enumerate(args.component_args)
+        if parser.has_option(word) and word not in ("-h", "--help")
+    }
     return args
 
 
@@ -164,12 +196,14 @@ class JobRequest:
     Attributes:
         submission: the job.
         origins: where each option that is not a default was set.
+        arguments: the component's parameters that are set before it, in its header or in files.
         follow: whether and how the job is watched.
         announcement: what the user should know before the job is sent; "" for nothing.
     """
 
     submission: Submission
     origins: dict[str, str]
+    arguments: dict[str, Setting]
     follow: FollowPlan
     announcement: str
 
@@ -199,6 +233,7 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     if not args.component and settings["component"].project:
         _refuse_strangers_component(component, settings["component"].origin)
     defaults = _settings_of_component(config, component)
+    _add_words(defaults, _given_words(args), component)
     _check_trust(config, component, args.component_args, defaults)
     opts = runner.scheduler_run_opts(name)
     # the command `torchx` warns of options that the scheduler lacks
@@ -217,10 +252,11 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
         travelling = Workspace({os.getcwd(): ""} if os.listdir() else {}, implicit=True)
     else:
         travelling = Workspace.from_str(workspace)
+    arguments = _configured_arguments(component, defaults)
     submission = Submission(
         component=component,
         arguments=args.component_args,
-        defaults=_default_arguments(component, defaults),
+        defaults={key: setting.value for key, setting in arguments.items()},
         scheduler=name,
         metrics=_add_metrics(args.metric, cfg, opts),
         options=cfg,
@@ -229,7 +265,7 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
         after=args.after,
     )
     origins = {key: setting.origin for key, setting in options.items() if setting.kind != DEFAULT}
-    return JobRequest(submission, origins, plan, announcement)
+    return JobRequest(submission, origins, arguments, plan, announcement)
 
 
 def given_options(args: Namespace, runner: Runner, scheduler: str) -> dict[str, Any]:
@@ -237,6 +273,7 @@ def given_options(args: Namespace, runner: Runner, scheduler: str) -> dict[str, 
 
     Raises:
         UsageError: the scheduler does not have one of the flags, or a duration cannot be read.
+        ConfigError: there is a time limit, and the scheduler has none.
     """
     opts = runner.scheduler_run_opts(scheduler)
     flags = {name: value for name in _FLAGS if (value := getattr(args, name))}
@@ -248,32 +285,88 @@ def given_options(args: Namespace, runner: Runner, scheduler: str) -> dict[str, 
             )
     if "hang_timeout" in flags:
         flags["hang_timeout"] = parse_duration(flags["hang_timeout"])
+    seconds = _value_of(args, JOB_WORDS[TIME])
+    if seconds is not None:
+        name, value = time_option(seconds, scheduler, opts)
+        flags[name] = value
     typed = runner.cfg_from_str(scheduler, *args.cfg) if args.cfg else {}
     return {**getattr(args, "cfg_values", {}), **typed, **flags}
+
+
+def _value_of(args: Namespace, word: JobWord) -> Any:
+    """Return what the command line says of a word of the job; None if nothing.
+
+    Raises:
+        UsageError: it does not fit the word.
+    """
+    texts = getattr(args, f"word_{word.name}", None)
+    if not texts:
+        return None
+    try:
+        return word.of_texts(texts)
+    except ConversionError as error:
+        raise UsageError(f"--{word.name.replace('_', '-')}: {error}") from None
+
+
+def _given_words(args: Namespace) -> dict[JobWord, Any]:
+    """Return the words of the job on the command line that are parameters of the component."""
+    values = {word: _value_of(args, word) for word in JOB_WORDS.values() if word.parameter}
+    return {word: value for word, value in values.items() if value is not None}
+
+
+def _add_words(settings: LayeredSettings, words: dict[JobWord, Any], component: str) -> None:
+    """Let the words of the command line override the configured arguments; pairs are added to theirs.
+
+    Raises:
+        UsageError: the component has no such parameters, or a named resource makes them void.
+    """
+    if not words:
+        return
+    options = get_component(component).options
+    lacking = [word.name for word in words if options.by_name(word.parameter) is None]
+    if lacking:
+        raise UsageError(
+            f"{component} has no parameter for {', '.join(f'--{name}' for name in lacking)}",
+            hint=f"`shunter run {component} --help` shows what it has.",
+        )
+    for word, value in words.items():
+        before = settings.get(word.parameter)
+        origin = COMMAND_LINE
+        if isinstance(value, dict) and before is not None and isinstance(before.value, dict):
+            value = {**before.value, **value}
+            origin = f"{before.origin}, {COMMAND_LINE}"
+        settings.override(word.parameter, Setting(value, origin))
+    void = [word.name for word in words if word.name in ("cpu", "gpu", "mem")]
+    named = settings.get("h")
+    if void and named is not None and named.value:
+        raise UsageError(
+            f"--{void[0]} has no effect beside the named resource {named.value} ({named.origin})",
+            hint="To do without the named resource: --h ''",
+        )
 
 
 def _settings_of_component(config: Config, name: str) -> LayeredSettings:
     """Return the configured arguments of a component; a script's go before those of `train.script`."""
     settings = config.component(name)
-    if ":" in name or not (name.endswith(".py") or os.sep in name):
+    if not is_script(name):
         return settings
-    layered = config.component("train.script")
+    layered = config.component(SCRIPT_COMPONENT)
     for key, setting in settings.items():
         layered.override(key, setting)
     layered.withheld |= settings.withheld
     return layered
 
 
-def _default_arguments(component: str, settings: LayeredSettings) -> dict[str, Any]:
+def _configured_arguments(component: str, settings: LayeredSettings) -> dict[str, Setting]:
     """Return the configured arguments; what a ``.torchxconfig`` sets in vain is left out, with a warning."""
-    defaults = {}
+    arguments = {}
     for key, setting in settings.items():
         if setting.kind == INI and get_component(component).options.by_name(key) is None:
             message = f"{setting.origin}: {component} has no parameter {key!r}, so this setting has no effect"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         else:
-            defaults[key] = setting.value
-    return defaults
+            arguments[key] = setting
+    return arguments
 
 
 def _add_metrics(texts: list[str], cfg: dict[str, Any], opts: runopts) -> dict[str, str] | None:
@@ -313,8 +406,8 @@ def _check_trust(config: Config, component: str, args: Any, settings: LayeredSet
         for key, setting in settings.withheld.items()
         if (parameter := options.by_name(key)) is None or parameter not in parameters
     }
-    instead = "Or give it as an argument of the component."
-    config.refuse_withheld(withheld, f"component.{component}", instead)
+    place = "before the script" if is_script(component) else "as an argument of the component"
+    config.refuse_withheld(withheld, f"component.{component}", f"Or give it {place}.")
 
 
 @contextlib.contextmanager
@@ -326,6 +419,7 @@ def requested_job(args: Namespace) -> Iterator[tuple[Runner, JobRequest]]:
     if getattr(args, "stdin", False):
         read_stdin(args, sys.stdin)
     with get_runner() as runner:
+        _settle_component(args, runner.config)
         try:
             yield runner, request_of(args, runner)
         except UnknownSchedulerException as error:
@@ -344,8 +438,88 @@ def requested_job(args: Namespace) -> Iterator[tuple[Runner, JobRequest]]:
             ]
             if places:
                 raise ConfigError(error.message, hint="\n".join([*places, error.hint]).rstrip()) from None
-            error.hint += args.misplaced
+            for words in [*args.misplaced.values()][:1]:
+                error.hint += f"\n{words[0]} is an option of `{args.prog}`: put it before the component."
             raise
+
+
+def _settle_component(args: Namespace, config: Config) -> None:
+    """Turn a command into the component that runs it, and take over the header of a script.
+
+    Raises:
+        ConfigError: the header is malformed.
+        UsageError: an option of ours stands behind a script, and is not meant for it.
+    """
+    configured = config.command("run").get("component")
+    component = args.component or (configured.value if configured is not None else None)
+    words = args.component_args
+    if component is None and words and not words[0].startswith("-"):
+        name = os.path.splitext(os.path.basename(words[0]))[0]
+        if args.word_name is None and _NAME.fullmatch(name):
+            args.word_name = [name]
+        args.component, args.component_args = COMMAND_COMPONENT, ["--", *words]
+        return
+    script = _script_of(component or "", words)
+    if script and os.path.isfile(script):
+        config.add_header(script, component or "")
+        if args.misplaced and script == component:
+            _check_misplaced(args, script)
+
+
+def _script_of(component: str, arguments: Any) -> str:
+    """Return the script that a component runs; "" if it is another component."""
+    if component != SCRIPT_COMPONENT:
+        return component if is_script(component) else ""
+    if isinstance(arguments, dict):
+        return str(arguments.get("script", ""))
+    words: list[str] = list(arguments)
+    own = words[: words.index("--")] if "--" in words else words
+    named = [word for word in own if word.startswith("--script=")]
+    if named:
+        return named[0].partition("=")[2]
+    return own[own.index("--script") + 1] if "--script" in own[:-1] else ""
+
+
+def _check_misplaced(args: Namespace, script: str) -> None:
+    """Ask about, or warn of, options of ours behind a script that its source does not mention.
+
+    Raises:
+        UsageError: they are not meant for the script; or nobody can be asked, and no job was to be started.
+    """
+    source = without_header(read_regular_file(script).decode("utf-8", "replace"))
+    misplaced = {at: words for at, words in args.misplaced.items() if not _mentions(source, words[0])}
+    if not misplaced:
+        return
+    options = [words[0] for words in misplaced.values()]
+    message = (
+        f"{script} does not mention {', '.join(options)}, which "
+        f"{'is an option' if len(options) == 1 else 'are options'} of `{args.prog}`"
+    )
+    positions = {at + k for at, words in misplaced.items() for k in range(len(words))}
+    others = [word for at, word in enumerate(args.component_args) if at not in positions]
+    ours = [word for words in misplaced.values() for word in words]
+    command = [*args.prog.split(), *args.before]
+    hint = f"For shunter: {shlex.join([*command, *ours, script, *others])}\nFor the script: " + shlex.join(
+        [*command, SCRIPT_COMPONENT, "--script", script, "--", *args.component_args]
+    )
+    if args.dryrun or args.prog.endswith(" plan"):
+        warn(f"{message}; it goes to the script. {hint}")
+    elif is_tty(sys.stdin) and is_tty(sys.stderr):
+        if not ask(f"{message}. Start the job, and give it to the script?"):
+            raise UsageError(f"{message}; nothing was started", hint=hint)
+    elif any(_DRYRUN.fullmatch(word) for word in options):
+        raise UsageError(f"{message}; nothing was started", hint=hint)
+    else:
+        warn(f"{message}; it goes to the script. {hint}")
+
+
+def _mentions(source: str, word: str) -> bool:
+    """Tell whether a script mentions an option: ``--dry-run`` also as the name ``dry_run``."""
+    head = word.partition("=")[0]
+    if not head.startswith("--"):
+        return re.search(rf"(['\"]){re.escape(head)}\1", source) is not None
+    name = "[-_]".join(map(re.escape, re.split("[-_]", head.lstrip("-"))))
+    return re.search(rf"\b{name}\b", source) is not None
 
 
 # ---- a job on stdin

@@ -1,4 +1,4 @@
-"""The argument parser: errors as `UsageError`, options that several commands take, times and durations."""
+"""The argument parser: errors as `UsageError`, options that several commands take, times."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from shunter.errors import UsageError
-from shunter.limits import MOST_PORT, MOST_SECONDS, cut, whole_number
+from shunter.limits import MOST_PORT, cut, whole_number
+from shunter.specs.durations import has_units, parse_duration
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
-_DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
@@ -37,19 +35,21 @@ class Parser(ArgumentParser):
         options: dict[str, Any] = {"allow_abbrev": False, "formatter_class": _formatter, **more}
         super().__init__(prog=prog, description=description, **options)
 
-    def add_argument(self, *names: Any, completer: str = "", **options: Any) -> Any:
+    def add_argument(self, *names: Any, completer: str = "", group: Any = None, **options: Any) -> Any:
         """Declare an argument, as ``argparse.ArgumentParser.add_argument`` does.
 
-        ``completer`` names the function of `shunter.cli.completers` that completes it.
+        ``completer`` names the function of `shunter.cli.completers` that completes it; ``group`` is the group
+        in whose part of the help it is shown.
         """
         if options.get("nargs") == "*":  # without a default, old versions of argparse call it required
             options.setdefault("default", None)
-        action = super().add_argument(*names, **options)
+        add = super().add_argument if group is None else group.add_argument
+        action: Any = add(*names, **options)
         for name in names:
             if name.startswith("--"):
                 self._option_string_actions.setdefault("--" + name[2:].replace("-", "_"), action)
                 self._option_string_actions.setdefault(name.replace("_", "-"), action)
-        action.completer_name = completer  # type: ignore[attr-defined]
+        action.completer_name = completer
         return action
 
     def add_flag(self, *names: str, help: str) -> None:
@@ -110,6 +110,11 @@ class Parser(ArgumentParser):
     def has_option(self, word: str) -> bool:
         """Tell whether a word is an option of this parser."""
         return word.partition("=")[0] in self._option_string_actions
+
+    def with_value(self, words: Sequence[str]) -> list[str]:
+        """Return the option of this parser that the first of these words is, and its value."""
+        action = self._option_string_actions[words[0].partition("=")[0]]
+        return list(words[: 1 if action.nargs == 0 or "=" in words[0] else 2])
 
 
 # ---- options that several commands take
@@ -204,24 +209,6 @@ def number_between(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def parse_duration(text: str) -> float:
-    """Return seconds from ``90``, ``10m``, ``1h30m``, ``2d``.
-
-    Raises:
-        UsageError: the text is not a duration, or longer than a hundred years.
-    """
-    stripped = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", stripped):
-        seconds = float(stripped)
-    elif _DURATION.fullmatch(stripped):
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(stripped))
-    else:
-        raise UsageError(f"{cut(text)!r} is not a duration", hint="Examples: 90 (seconds), 10m, 1h30m, 2d.")
-    if seconds > MOST_SECONDS:
-        raise UsageError(f"{cut(text)!r} is longer than {MOST_SECONDS / 86400:,.0f} d, the maximum")
-    return seconds
-
-
 def parse_time(text: str, now: float | None = None) -> datetime:
     """Return the time that a text means, with a time zone.
 
@@ -238,7 +225,7 @@ def parse_time(text: str, now: float | None = None) -> datetime:
             return datetime.fromtimestamp(current, UTC)
         if stripped.startswith("@"):
             return datetime.fromtimestamp(float(stripped[1:]), UTC)
-        if _DURATION.fullmatch(stripped.lower()):
+        if has_units(stripped):
             return datetime.fromtimestamp(current - parse_duration(stripped), UTC)
         if _CLOCK.fullmatch(stripped):
             today = datetime.fromtimestamp(current).date().isoformat()  # the local date

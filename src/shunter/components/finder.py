@@ -18,6 +18,7 @@ import contextlib
 import inspect
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -75,7 +76,7 @@ def get_component(name: str) -> Component:
     place, colon, fn_name = name.rpartition(":")
     if colon:
         return _from_file(name, place, fn_name) if _is_path(place) else _from_module(name, place, fn_name)
-    if _is_path(name):
+    if is_script(name):
         return _plain_script(name)
     short = name.removeprefix("torchx.components.")  # as TorchX's documentation writes them too
     component = _builtin(short) if _is_builtin(short) else _from_entry_points(name)
@@ -140,6 +141,11 @@ def get_builtin_source(name: str) -> str:
 # ---- the kinds
 
 
+def is_script(name: str) -> bool:
+    """Tell whether a component's name is that of a plain script: a path without a function."""
+    return ":" not in name and _is_path(name)
+
+
 def _is_path(place: str) -> bool:
     return place.endswith(".py") or os.sep in place
 
@@ -195,7 +201,7 @@ def _plain_script(path: str) -> Component:
     if not path.endswith((".py", ".sh")):
         raise ComponentNotFoundException(
             f"{path} is neither a Python nor a shell script (.py, .sh)",
-            hint=f"For other programs: shunter run utils.binary --entrypoint {path} -- ARGUMENTS",
+            hint=f"For other programs: shunter run -- {path}",
         )
     return Component(path, train.script, origin="script", config_name="train.script", preset={"script": path})
 
@@ -222,7 +228,9 @@ def _not_found(name: str) -> ComponentNotFoundException:
     if os.path.isfile(name + ".py"):
         hint += f" For the script, write ./{name}.py."
     elif os.path.isfile(name):
-        hint += f" For the program, write: utils.binary --entrypoint ./{name}"
+        hint += f" For the program, write: shunter run -- ./{name}"
+    elif shutil.which(name):
+        hint += f" For the program, write: shunter run -- {name}"
     return ComponentNotFoundException(f"there is no component {name!r}", hint=hint)
 
 

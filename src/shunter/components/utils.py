@@ -98,6 +98,7 @@ def sh(
     max_retries: int = 0,
     mounts: list[str] | None = None,
     entrypoint: str | None = None,
+    name: str = "sh",
 ) -> AppDef:
     """Run a command through a shell.
 
@@ -116,6 +117,7 @@ def sh(
         max_retries: number of restarts after a failure
         mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
         entrypoint: program to start with the arguments, instead of the shell
+        name: name of the job
     """
     if not args and entrypoint is None:
         raise ComponentArgumentError(
@@ -132,7 +134,7 @@ def sh(
         resource=resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
         mounts=parse_mounts(mounts or []),
     )
-    return AppDef("sh", [role])
+    return AppDef(name, [role])
 
 
 def python(

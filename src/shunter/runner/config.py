@@ -2,7 +2,8 @@
 
 From weakest to strongest: defaults; the user's ``~/.torchxconfig`` and ``~/.config/shunter/config.toml``;
 the project's ``.torchxconfig``, ``[tool.shunter]`` of ``pyproject.toml`` and ``shunter.toml``;
-environment variables ``SHUNTER_*``; the command line. Every value knows where it came from.
+``[tool.shunter]`` in the header of the script that is run; environment variables ``SHUNTER_*``; the command
+line. Every value knows where it came from.
 
 What a project's file may set only once the user has trusted it (`project_trust`) is withheld until then:
 commands that submit refuse to go on without it, others ignore it with a warning.
@@ -11,6 +12,7 @@ commands that submit refuse to go on without it, others ignore it with a warning
 from __future__ import annotations
 
 import os
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,16 +23,19 @@ from shunter.runner.config_files import (
     COMMAND_LINE,
     DEFAULT,
     ENVIRONMENT,
+    HEADER,
     INI,
-    TOML,
     Setting,
     Source,
     convert,
     find_sources,
+    read_script_header,
+    setting_name,
 )
 from shunter.runner.project_trust import SensitiveSetting, TrustRules, is_trusted
 from shunter.schedulers.registry import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
 from shunter.specs.conversion import FALSE_WORDS, TRUE_WORDS, ConversionError
+from shunter.specs.job_words import JOB_WORDS, time_option
 from shunter.specs.options import hint_for, runopts
 
 __all__ = ["DEFAULT", "Config", "Setting", "check_keys", "effective_options", "load_config"]
@@ -79,13 +84,32 @@ class Config:
         for source in self.sources:
             check_keys(source.settings("run"), RUN_KEYS, "[run]")
 
+    def add_header(self, script: str, component: str = "") -> Source | None:
+        """Take over what the header of a script sets, stronger than all files; returns it, None if nothing.
+
+        Args:
+            script: its path.
+            component: the component that runs it; by default the script itself is named as one.
+
+        Raises:
+            ConfigError: the header is malformed, or a key or value in it is wrong.
+        """
+        header = read_script_header(script, component)
+        if header is not None:
+            self.sources.append(header)
+        return header
+
     def scheduler(self, name: str, opts: runopts | None = None) -> LayeredSettings:
-        """Return the options that are set for a scheduler, unchecked, by name as ``opts`` declares them."""
+        """Return the options that are set for a scheduler, unchecked, by name as ``opts`` declares them.
+
+        Raises:
+            ConfigError: a header sets a time limit, and the scheduler has none.
+        """
         if opts is None:
             opts = runopts()
         else:
             self._rules.options[name] = opts
-        settings = self._merged(("scheduler", name), opts=opts)
+        settings = self._merged(("job", ""), ("scheduler", name), opts=opts, scheduler=name)
         declared = {option.lower(): option for option, _ in opts}
         for key, setting in self._scheduler_variables(name):
             settings.override(declared.get(key, key), setting)
@@ -108,11 +132,18 @@ class Config:
             settings[key] = _checked_run_setting(key, setting)
         return settings
 
-    def _merged(self, *tables: tuple[str, str], opts: runopts | None = None) -> LayeredSettings:
+    def _merged(
+        self, *tables: tuple[str, str], opts: runopts | None = None, scheduler: str = ""
+    ) -> LayeredSettings:
         merged = LayeredSettings()
         for source in self.sources:
             for table, name in tables:
                 for key, setting in source.settings(table, name).items():
+                    if table == "job":
+                        if opts:
+                            option, value = time_option(setting.value, scheduler, opts)
+                            merged.override(option, replace(setting, value=value))
+                        continue
                     needs_trust = bool(
                         source.project and self._rules.what_it_names(table, name, key, setting)
                     )
@@ -156,6 +187,11 @@ class Config:
         names = set(known)
         for source in self.sources:
             for name in _scheduler_tables(source):
+                if name not in names and source.kind == HEADER:
+                    raise ConfigError(
+                        f"the header of {source.path}: there is no key and no scheduler {name!r}",
+                        hint=did_you_mean(name, [*names, *JOB_WORDS]),
+                    )
                 if name not in names:
                     raise ConfigError(
                         f"{source.path}: there is no scheduler {name!r}", hint=did_you_mean(name, names)
@@ -176,9 +212,11 @@ class Config:
                 names[source.path] = [sensitive.name for sensitive in settings]
         if names:
             files = "; ".join(f"{', '.join(settings)} in {path}" for path, settings in names.items())
+            headers = [source.path for source in self.sources if source.kind == HEADER]
+            command = _trust_command(headers if set(names) <= set(headers) else [])
             warnings.warn(
                 f"ignored, since you have not trusted the project: {files}. "
-                "`shunter trust` shows these settings and trusts them",
+                f"`{command}` shows these settings and trusts them",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -196,14 +234,18 @@ class Config:
         """
         kind, _, name = table.partition(".")
         lines = [
-            f"{setting.origin}: {table}.{key} names {self._rules.what_it_names(kind, name, key, setting)}"
+            f"{setting.origin}: {setting_name(setting.kind, kind, name, key)} names "
+            + self._rules.what_it_names(kind, name, key, setting)
             for key, setting in settings.items()
         ]
         if lines:
             count = "This counts" if len(lines) == 1 else "These count"
+            are_of_header = all(setting.kind == HEADER for setting in settings.values())
+            headers = [source.path for source in self.sources if source.kind == HEADER]
+            command = _trust_command(headers if are_of_header else [])
             raise ConfigError(
                 f"{'; '.join(lines)}. {count} only if you trust the project",
-                hint=f"`shunter trust` shows such settings and trusts the file. {instead}".rstrip(),
+                hint=f"`{command}` shows such settings and trusts the file. {instead}".rstrip(),
             )
 
     def _trusts(self, source: Source) -> bool:
@@ -300,9 +342,14 @@ def effective_options(
     return result
 
 
+def _trust_command(scripts: list[str]) -> str:
+    """Return the command that trusts the headers of scripts, or without one the project's files."""
+    return f"shunter trust {shlex.quote(scripts[0])}" if scripts else "shunter trust"
+
+
 def _scheduler_tables(source: Source) -> list[str]:
     """Return the schedulers that a file has tables for; a ``.torchxconfig`` may name those of TorchX."""
-    return [name for table, name in source.tables if table == "scheduler" and source.kind == TOML]
+    return [name for table, name in source.tables if table == "scheduler" and source.kind != INI]
 
 
 def _checked_run_setting(key: str, setting: Setting) -> Setting:

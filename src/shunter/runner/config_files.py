@@ -1,4 +1,7 @@
-"""Configuration files: where they are, and reading them. TOML and TorchX's INI give the same tables."""
+"""Configuration files: where they are, and reading them.
+
+TOML, TorchX's INI and the header of a script give the same tables.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ from typing import Any
 
 from shunter.errors import ConfigError, did_you_mean
 from shunter.paths import config_dir, read_regular_file
-from shunter.specs.conversion import from_text, is_list_type, list_item_type
+from shunter.specs.conversion import ConversionError, from_text, is_list_type, list_item_type
+from shunter.specs.job_words import JOB_WORDS, TIME, job_word
 from shunter.specs.options import runopt
+from shunter.specs.script_header import read_header
 from shunter.system.ownership import search_places, why_not_used
 
 TOML = "toml"
 INI = "ini"
+HEADER = "header"
 ENVIRONMENT = "environment"
 COMMAND_LINE = "command line"
 DEFAULT = "default"
@@ -35,8 +41,8 @@ class Setting:
 
     Attributes:
         value: the value: of TOML's type, a text from other sources.
-        origin: the file, the environment variable, "command line" or "default".
-        kind: "toml", "ini", "environment", "command line" or "default".
+        origin: the file, the header of a script, the environment variable, "command line" or "default".
+        kind: "toml", "ini", "header", "environment", "command line" or "default".
         project: the directory of the project whose file sets it; "" if the user set it.
     """
 
@@ -48,13 +54,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Source:
-    """One configuration file, read.
+    """One configuration file, or the header of a script, read.
 
     Attributes:
         path: the file.
-        kind: "toml" or "ini".
+        kind: "toml", "ini" or "header".
         tables: the values of each table, such as ``("scheduler", "slurm")`` and ``("run", "")``;
-            ``("tracker", "")`` has the configuration of each tracker.
+            ``("tracker", "")`` has the configuration of each tracker, ``("job", "")`` what any scheduler
+            has an option for.
         project: the directory it was found in; "" for the user's own file.
     """
 
@@ -71,13 +78,30 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """A digest of all that the file sets; not of comments, nor of tables of other programs."""
-        return hashlib.sha256(repr(self.tables).encode("utf-8", "surrogatepass")).hexdigest()
+        """A digest of all that the file sets; not of comments, nor of tables of other programs.
+
+        Nor, of a script, of how it was named on the command line, and of its code.
+        """
+        tables: Mapping[Any, Any] = self.tables
+        if self.kind == HEADER:
+            tables = {
+                (table, name if table == "scheduler" else ""): values
+                for (table, name), values in tables.items()
+            }
+        return hashlib.sha256(repr(tables).encode("utf-8", "surrogatepass")).hexdigest()
 
     def settings(self, table: str, name: str = "") -> dict[str, Setting]:
         """Return the values of ``[table.name]``, or without a name of ``[table]``."""
         values = self.tables.get((table, name), {})
-        return {key: Setting(value, self.path, self.kind, self.project) for key, value in values.items()}
+        origin = f"the header of {self.path}" if self.kind == HEADER else self.path
+        return {key: Setting(value, origin, self.kind, self.project) for key, value in values.items()}
+
+
+def setting_name(kind: str, table: str, name: str, key: str) -> str:
+    """Return how messages call a setting of a source of a kind: ``scheduler.slurm.partition``."""
+    if kind == HEADER:  # where the tables have other names
+        return f"{name}.{key}" if table == "scheduler" else key
+    return ".".join(part for part in (table, name, key) if part)
 
 
 # ---- finding files
@@ -142,13 +166,17 @@ def _has_our_table(path: str) -> bool:
 
 
 def read_project_file(path: str) -> Source | None:
-    """Read a configuration file of a project; returns None if it does not exist, or has no table of ours.
+    """Read a configuration file of a project, or the header of a script.
+
+    Returns None if it does not exist, or has no table of ours.
 
     Raises:
         ConfigError: it cannot be read, or is malformed.
     """
     project = os.path.dirname(path)
-    return read_ini(path, project) if os.path.basename(path) == INI_NAME else read_toml(path, project)
+    if os.path.basename(path) == INI_NAME:
+        return read_ini(path, project)
+    return read_toml(path, project) if path.endswith(".toml") else read_script_header(path)
 
 
 def read_toml(path: str, project: str = "") -> Source | None:
@@ -231,6 +259,57 @@ def read_ini(path: str, project: str = "") -> Source | None:
     trackers = {name: tables.get(("tracker", name), {}).get("config") for name in named}
     tables = {key: values for key, values in tables.items() if key[0] not in ("tracker", "torchx")}
     return Source(path, INI, {**tables, ("tracker", ""): trackers}, project)
+
+
+def read_script_header(script: str, component: str = "") -> Source | None:
+    """Read ``[tool.shunter]`` of a script's header (PEP 723); returns None if it has none.
+
+    The words of `specs.job_words` become arguments of a component, ``scheduler`` a key of ``run``, and the
+    table ``[tool.shunter.slurm]`` is ``scheduler.slurm``.
+
+    Args:
+        script: its path.
+        component: the component that runs it; by default the script itself is named as one.
+
+    Raises:
+        ConfigError: the script cannot be read, the header is malformed, or a key or value in it is wrong.
+    """
+    project = os.path.dirname(os.path.abspath(script))
+    try:
+        text = read_regular_file(os.path.expanduser(script)).decode("utf-8", "replace")
+    except OSError as error:
+        raise ConfigError(f"cannot read the script {script}: {error.strerror}") from None
+    tool = (read_header(text, script) or {}).get("tool")
+    document = tool.get("shunter") if isinstance(tool, dict) else None
+    if document is None:
+        return None
+    if not isinstance(document, dict):
+        raise ConfigError(f"the header of {script}: tool.shunter must be a table", hint="[tool.shunter]")
+    arguments: dict[str, Any] = {}
+    tables: dict[tuple[str, str], dict[str, Any]] = {("component", component or script): arguments}
+    problems, hints = [], []
+    for key, value in document.items():
+        word = job_word(key)
+        if key == "scheduler":
+            tables["run", ""] = {key: value}
+        elif word is not None:
+            try:
+                converted = word.of_value(value)
+            except ConversionError as error:
+                problems.append(f"{key}: {error}")
+                continue
+            if word.name == TIME:
+                tables["job", ""] = {TIME: converted}
+            else:
+                arguments[word.parameter] = converted
+        elif isinstance(value, dict):
+            tables["scheduler", key] = value
+        else:
+            problems.append(f"there is no key {key!r}")
+            hints.append(did_you_mean(key, [*JOB_WORDS, "scheduler"]))
+    if problems:
+        raise ConfigError(f"the header of {script}: {'; '.join(problems)}", hint="\n".join(hints))
+    return Source(script, HEADER, tables, project)
 
 
 def _read(path: str, project: str) -> str | None:

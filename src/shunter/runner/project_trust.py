@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from shunter.errors import ShunterError, UnknownSchedulerException
 from shunter.git import checkout_of
 from shunter.paths import make_private_dir, state_dir, state_error
-from shunter.runner.config_files import Setting, Source, convert
+from shunter.runner.config_files import Setting, Source, convert, setting_name
 from shunter.schedulers.registry import as_scheduler, get_scheduler_factory
 from shunter.schedulers.supervisor.documents import read_json
 from shunter.specs.conversion import ConversionError, snake_case
@@ -106,7 +106,7 @@ class TrustRules:
         for table, name in source.tables:
             for key, setting in source.settings(table, name).items():
                 if kind := self.what_it_names(table, name, key, setting):
-                    label = ".".join(part for part in (table, name, key) if part)
+                    label = setting_name(source.kind, table, name, key)
                     settings.append(SensitiveSetting(label, setting, kind))
         return settings
 

@@ -42,6 +42,11 @@ PLACE_OUTSIDE = "a destination outside of the project"
 #: An option of a plug-in that was declared without a word on it, as with TorchX's ``runopts.add``.
 UNDECLARED = "something that its plug-in does not declare"
 
+# How an option for the time limit of a job is written: 5400, 1:30:00, 1:30.
+SECONDS = "seconds"
+CLOCK = "hours:minutes:seconds"
+HOURS_MINUTES = "hours:minutes"
+
 
 @dataclass(frozen=True)
 class runopt:
@@ -55,6 +60,8 @@ class runopt:
         secret: whether its value is kept out of logs, dry runs and the history.
         needs_trust: what it names that the files of a project may not choose until the user has trusted
             them, such as `PROGRAM`; "" if it is a mere default of the job.
+        time_limit: how the option writes the time limit of a job, if it is that: `SECONDS`, `CLOCK` or
+            `HOURS_MINUTES`; otherwise "".
     """
 
     default: CfgVal
@@ -63,6 +70,7 @@ class runopt:
     help: str
     secret: bool = False
     needs_trust: str = ""
+    time_limit: str = ""
 
     @property
     def opt_type_name(self) -> str:
@@ -102,6 +110,7 @@ def option(
     factory: Any = MISSING,
     secret: bool = False,
     needs_trust: str = "",
+    time_limit: str = "",
     **metadata: Any,
 ) -> Any:
     """Declare a field of an options dataclass; see `runopt`. Without a default the option is required.
@@ -111,7 +120,13 @@ def option(
     return field(  # type: ignore[call-overload,unused-ignore]
         default=default,
         default_factory=factory,
-        metadata={"help": help, "secret": secret, "needs_trust": needs_trust, **metadata},
+        metadata={
+            "help": help,
+            "secret": secret,
+            "needs_trust": needs_trust,
+            "time_limit": time_limit,
+            **metadata,
+        },
     )
 
 
@@ -135,6 +150,7 @@ class runopts:
                     item.metadata.get("help", ""),
                     item.metadata.get("secret", False),
                     item.metadata.get("needs_trust", ""),
+                    item.metadata.get("time_limit", ""),
                 )
                 for item in fields(opts)
             }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from shunter.limits import MOST_MEMORY_MB
+
 #: Keys of `Resource.tags`: the name that it was registered under, and whether it is a share of that.
 RESOURCE_NAME = "torchx/named_resources.name"
 IS_FRACTIONAL = "torchx/named_resources.is_fractional"
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B?", re.IGNORECASE)
+_MEBIBYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 @dataclass
@@ -54,3 +59,18 @@ class Resource:
 NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
 
 ResourceFactory = Callable[[], Resource]
+
+
+def parse_memory(text: str) -> int:
+    """Return MiB from ``16G``, ``512M``, ``16GiB``, ``1.5T``; a unit is needed.
+
+    Raises:
+        ValueError: the text is not such a size, or it is zero or larger than a petabyte.
+    """
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text[:30]!r} is not a size such as 64G")
+    size = int(float(match[1]) * _MEBIBYTES[match[2].upper()])
+    if not 0 < size <= MOST_MEMORY_MB:
+        raise ValueError(f"{text} must be greater than 0 and at most {MOST_MEMORY_MB:,} MB")
+    return size

@@ -6,12 +6,12 @@ not named is retried as the role says (``max_retries``), and only such retries c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from shunter._toolkit import retry_rule
 from shunter.errors import ConfigError, did_you_mean
-from shunter.limits import MOST_MEMORY_MB, MOST_RETRIES, whole_number
+from shunter.limits import MOST_RETRIES, whole_number
+from shunter.specs.resources import parse_memory
 
 OOM, NODE, PREEMPTED, EXCEPTION, OTHER = "oom", "node", "preempted", "exception", "other"
 #: The classes, with the failures in each.
@@ -24,9 +24,6 @@ CLASSES = {
 }
 WITHOUT_LIMIT = "inf"
 _EXAMPLE = "Example: oom=2:64G,node=3,preempted=inf,exception=0."
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MGT])i?B?", re.IGNORECASE)
-_MEGABYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
-
 
 RetryRule = retry_rule.RetryRule
 
@@ -46,7 +43,7 @@ def parse_retries(texts: Mapping[str, str] | None) -> dict[str, RetryRule]:
         times, _, size = str(text).partition(":")
         try:
             number = MOST_RETRIES if times == WITHOUT_LIMIT else whole_number(times, 0, MOST_RETRIES)
-            rules[name] = RetryRule(number, _megabytes(size) if size else 0)
+            rules[name] = RetryRule(number, parse_memory(size) if size else 0)
         except ValueError as error:
             problems.append(f"{name}={text}: {error}")
             continue
@@ -55,16 +52,6 @@ def parse_retries(texts: Mapping[str, str] | None) -> dict[str, RetryRule]:
     if problems:
         raise ConfigError("retry cannot be read: " + "; ".join(problems), hint=_EXAMPLE)
     return rules
-
-
-def _megabytes(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text[:30]!r} is not a size such as 64G")
-    size = int(float(match[1]) * _MEGABYTES[match[2].upper()])
-    if not 0 < size <= MOST_MEMORY_MB:
-        raise ValueError(f"{text} must be greater than 0 and at most {MOST_MEMORY_MB:,} MB")
-    return size
 
 
 def without_effect(scheduler: str, rules: Mapping[str, RetryRule], can: tuple[str, ...]) -> list[str]:

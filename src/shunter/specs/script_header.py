@@ -8,12 +8,38 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from typing import Any
 
 from shunter.errors import ConfigError
 
 # The expression of PEP 723's reference implementation, for blocks of type "script".
 _BLOCK = re.compile(r"(?m)^# /// script[ \t]*\r?$\s(?P<content>(^#(| .*)\r?$\s)+)^# ///[ \t]*\r?$")
+#: What counts in the first two lines only: the interpreter, the encoding.
+_FIRST_LINES = re.compile(r"#!|[ \t\f]*#.*?coding[:=]")
+
+
+def with_header(text: str, lines: Sequence[str]) -> str:
+    """Return a script with a header, behind its first lines (``#!``, coding); nothing else is changed.
+
+    Args:
+        text: the script, which has no header yet.
+        lines: the lines of TOML, without ``#``.
+    """
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    script = text.removeprefix(mark).splitlines(keepends=True)
+    newline = "\r\n" if script and script[0].endswith("\r\n") else "\n"
+    first = max((k for k, line in enumerate(script[:2], 1) if _FIRST_LINES.match(line)), default=0)
+    before = "".join(script[:first])
+    if before and not before.endswith("\n"):
+        before += newline
+    header = ["# /// script", *(f"# {line}".rstrip() for line in lines), "# ///", ""]
+    return mark + before + newline.join(header) + "".join(script[first:])
+
+
+def without_header(text: str) -> str:
+    """Return a script without its header."""
+    return _BLOCK.sub("", text)
 
 
 def read_header(text: str, name: str = "the script") -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 shunter config show                     everything
 shunter config show local_cwd           one section: run, a scheduler, component.NAME, cli.NAME
+shunter config show ./train.py          what holds for a script: its header, and what it leaves to the files
 shunter config init                     write a commented shunter.toml
 """
 
@@ -15,11 +16,13 @@ from typing import Any
 
 from shunter.cli.console import note, out, print_result, warn
 from shunter.cli.parser import Parser, add_json_option
+from shunter.components.finder import is_script
 from shunter.errors import ConfigError, ShunterError, UsageError, did_you_mean
 from shunter.paths import config_dir
 from shunter.redaction import Redactor
 from shunter.runner import get_runner
 from shunter.runner.config import Setting, effective_options, load_config
+from shunter.runner.config_files import read_script_header
 from shunter.schedulers.registry import get_default_scheduler_name, get_scheduler_factories
 from shunter.specs.options import runopt, runopts
 from shunter.terminal import clean
@@ -60,7 +63,9 @@ def add_arguments(parser: Parser) -> None:
         metavar="show | init",
         help="what to do",
     )
-    parser.add_argument("section", nargs="?", metavar="SECTION", help="show only this section")
+    parser.add_argument(
+        "section", nargs="?", metavar="SECTION", help="show only this section, or what holds for a script"
+    )
     add_json_option(parser)
     parser.add_flag("--user", help="init: write the file for all projects of this user")
     parser.add_flag("--print", help="init: print the file instead of writing it")
@@ -71,8 +76,11 @@ def run(args: Namespace) -> None:
     if args.action == "init":
         _init(args)
         return
-    sections = _all_sections()
-    if args.section:
+    is_script_named = bool(args.section) and is_script(args.section) and os.path.isfile(args.section)
+    sections = _all_sections(args.section if is_script_named else "")
+    if is_script_named:
+        sections = _sections_of_script(sections, args.section)
+    elif args.section:
         name = args.section if args.section in sections else f"scheduler.{args.section}"
         if name not in sections:
             names = [*sections, *(name.partition(".")[2] for name in sections if "." in name)]
@@ -113,13 +121,33 @@ def _init(args: Namespace) -> None:
     out(path)
 
 
-def _all_sections() -> dict[str, dict[str, Setting]]:
+def _sections_of_script(
+    sections: dict[str, dict[str, Setting]], script: str
+) -> dict[str, dict[str, Setting]]:
+    """Return the sections that hold for a script, and of its schedulers' options only those that are set."""
+    header = read_script_header(script)
+    schedulers = {sections["run"]["scheduler"].value}
+    schedulers |= {name for table, name in (header.tables if header else ()) if table == "scheduler"}
+    names = ["component.train.script", f"component.{script}", *(f"scheduler.{name}" for name in schedulers)]
+    shown = {name: section for name, section in sections.items() if name in names}
+    are_set = {
+        name: {key: entry for key, entry in section.items() if entry.origin not in ("default", NOT_SET)}
+        for name, section in shown.items()
+    }
+    return {"run": sections["run"], **are_set}
+
+
+def _all_sections(script: str = "") -> dict[str, dict[str, Setting]]:
     """Return every section: ``run``, ``scheduler.X``, ``component.X``, ``cli.X``; secrets are masked.
+
+    With a script, its header counts too.
 
     Raises:
         ConfigError: a file is malformed or holds unknown settings; the message names the file.
     """
     config = load_config()
+    if script:
+        config.add_header(script)
     default = {"scheduler": Setting(get_default_scheduler_name(), "default")}
     sections = {"run": default | _masked(config.command("run"))}
     config.check_schedulers(get_scheduler_factories())

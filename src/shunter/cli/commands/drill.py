@@ -9,10 +9,11 @@ from __future__ import annotations
 from argparse import Namespace
 
 from shunter.cli.console import note
-from shunter.cli.parser import Parser, add_handle_argument, parse_duration
+from shunter.cli.parser import Parser, add_handle_argument
 from shunter.errors import ConfigError, UnknownAppException
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.sagemaker_local_scheduler import SageMakerLocalScheduler
+from shunter.specs.durations import parse_duration
 
 SCHEDULER = "sagemaker_local"
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 from argparse import Namespace
 
 from shunter.cli.console import counted, format_bytes, note, out, print_json, table
-from shunter.cli.parser import Parser, add_json_option, add_scheduler_options, parse_duration
+from shunter.cli.parser import Parser, add_json_option, add_scheduler_options
 from shunter.errors import BackendError, ConfigError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import Leftover
+from shunter.specs.durations import parse_duration
 from shunter.terminal import format_duration
 from shunter.workspace.code_store import Store
 

@@ -21,8 +21,9 @@ from shunter.cli.parser import Parser
 from shunter.cli.shown_plan import request_text, shown_request
 from shunter.errors import EXIT_BACKEND, EXIT_OK
 from shunter.git import commit_of
+from shunter.redaction import Redactor
 from shunter.runner import Runner
-from shunter.runner.submit import intent_of
+from shunter.runner.submit import intent_of, jsonable
 from shunter.schedulers.api import Check
 from shunter.schedulers.capabilities import capabilities_of
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -66,6 +67,7 @@ def _plan(runner: Runner, request: JobRequest, info: AppDryRunInfo[Any]) -> dict
     planned = intent_of(scheduler, info)
     manifest = None if info.shipment is None else info.shipment.manifest
     last = runner.history.latest(planned.name)
+    arguments = Redactor().json({name: jsonable(each.value) for name, each in request.arguments.items()})
     code: dict[str, Any] | None = None
     if manifest is not None:
         code = code_json(manifest, info.shipment.report)
@@ -75,6 +77,10 @@ def _plan(runner: Runner, request: JobRequest, info: AppDryRunInfo[Any]) -> dict
     return {
         "scheduler": info.scheduler,
         "app": planned.app,
+        "arguments": {
+            name: {"value": value, "source": request.arguments[name].origin}
+            for name, value in arguments.items()
+        },
         "options": {
             name: {"value": value, "source": request.origins.get(name, "default")}
             for name, value in planned.cfg.items()
@@ -93,12 +99,11 @@ def _plan(runner: Runner, request: JobRequest, info: AppDryRunInfo[Any]) -> dict
 def _show(plan: dict[str, Any], checks: list[Check]) -> None:
     out(f"{plan['scheduler']}: nothing is submitted\n")
     out(app_text(plan["app"]))
+    if plan["arguments"]:
+        _heading("Parameters")
+        out(table(("PARAMETER", "VALUE", "SOURCE"), _rows(plan["arguments"])))
     _heading("Options")
-    rows = [
-        [clean(name), "" if option["value"] is None else clean(str(option["value"])), clean(option["source"])]
-        for name, option in plan["options"].items()
-        if option["source"] != "default"
-    ]
+    rows = _rows(plan["options"])
     if rows:
         out(table(("OPTION", "VALUE", "SOURCE"), rows))
     others = len(plan["options"]) - len(rows)
@@ -120,6 +125,15 @@ def _show(plan: dict[str, Any], checks: list[Check]) -> None:
     if checks:
         _heading("Checks")
         out("\n".join(map(check_line, checks)))
+
+
+def _rows(values: dict[str, Any]) -> list[list[str]]:
+    """Return the rows of a table of values with their sources; defaults are left out."""
+    return [
+        [clean(name), "" if entry["value"] is None else clean(str(entry["value"])), clean(entry["source"])]
+        for name, entry in values.items()
+        if entry["source"] != "default"
+    ]
 
 
 def _show_code(code: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 shunter trust                 show what the project's files would choose, ask, and trust them
 shunter trust DIR --yes       the same for another directory, without asking
+shunter trust train.py        the same for the header of a script
 shunter trust --list          list the files that are trusted
 shunter trust --revoke        trust the files of this project no more
 
@@ -17,18 +18,22 @@ import os
 import sys
 from argparse import Namespace
 
-from shunter.cli.console import is_tty, note, out, print_result
+from shunter.cli.console import ask, is_tty, note, out, print_result
 from shunter.cli.parser import Parser, add_json_option
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError, UsageError
 from shunter.runner.config import load_config
-from shunter.runner.config_files import read_project_file
-from shunter.runner.project_trust import is_trusted, revoke, trust, trusted_files
+from shunter.runner.config_files import Source, read_project_file
+from shunter.runner.project_trust import SensitiveSetting, is_trusted, revoke, trust, trusted_files
 from shunter.terminal import clean
 
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
-        "directory", nargs="?", default=".", metavar="DIR", help="the project (default: here)"
+        "place",
+        nargs="?",
+        default=".",
+        metavar="DIR|SCRIPT",
+        help="the project (default: here), or a script with a header",
     )
     parser.add_flag("--yes", help="do not ask")
     parser.add_flag("--list", help="list the files that are trusted")
@@ -49,23 +54,35 @@ def run(args: Namespace) -> int:
             note("no project is trusted")
         return EXIT_OK
     if args.revoke:
-        _revoke(args.directory)
+        _revoke(args.place)
         return EXIT_OK
-    if not os.path.isdir(args.directory):
-        raise ConfigError(f"there is no directory {args.directory}", hint="Name the project's directory.")
-    return _trust(args.directory, args.yes)
-
-
-def _trust(directory: str, yes: bool) -> int:
-    with contextlib.chdir(directory):  # paths in the files are relative to it
+    if os.path.isfile(args.place):
+        return _trust(*_header_of(args.place), args.yes)
+    if not os.path.isdir(args.place):
+        raise ConfigError(f"there is no directory {args.place}", hint="Name the project's directory.")
+    with contextlib.chdir(args.place):  # paths in the files are relative to it
         config = load_config()
         sources = [source for source in config.sources if source.project]
         settings = {source.path: config.sensitive_settings(source) for source in sources}
     if not sources:
         raise ConfigError(
-            f"no project's configuration file was found from {os.path.abspath(directory)} upwards",
+            f"no project's configuration file was found from {os.path.abspath(args.place)} upwards",
             hint="A project has shunter.toml, [tool.shunter] in pyproject.toml, or .torchxconfig.",
         )
+    return _trust(sources, settings, args.yes)
+
+
+def _header_of(script: str) -> tuple[list[Source], dict[str, list[SensitiveSetting]]]:
+    config = load_config()
+    header = config.add_header(script)
+    if header is None:
+        raise ConfigError(
+            f"{script} has no header with [tool.shunter]", hint=f"`shunter init {script}` writes one."
+        )
+    return [header], {header.path: config.sensitive_settings(header)}
+
+
+def _trust(sources: list[Source], settings: dict[str, list[SensitiveSetting]], yes: bool) -> int:
     pending = []
     for source in sources:
         if not settings[source.path]:
@@ -93,9 +110,7 @@ def _agrees() -> bool:
         raise UsageError(
             "nothing was changed: there is no terminal to ask on", hint="--yes trusts without asking."
         )
-    sys.stderr.write("Trust these files? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return ask("Trust these files?")
 
 
 def _revoke(directory: str) -> None:

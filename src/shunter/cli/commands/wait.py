@@ -6,16 +6,11 @@ import sys
 from argparse import Namespace
 
 from shunter.cli.console import interrupt_message, is_tty, note, print_result
-from shunter.cli.parser import (
-    Parser,
-    add_exit_code_option,
-    add_handle_argument,
-    add_json_option,
-    parse_duration,
-)
+from shunter.cli.parser import Parser, add_exit_code_option, add_handle_argument, add_json_option
 from shunter.cli.shown_status import check_exit_code_source, exit_code_of, job_json
 from shunter.cli.watching import StatusLines, wait_for_end
 from shunter.runner import get_runner
+from shunter.specs.durations import parse_duration
 
 EXIT_TIMEOUT = 124
 

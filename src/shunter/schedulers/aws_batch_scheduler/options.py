@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
-from shunter.specs.options import ACCESS, CREDENTIALS, DESTINATION, option
+from shunter.specs.options import ACCESS, CREDENTIALS, DESTINATION, SECONDS, option
 from shunter.system.identity import user_name
 
 EC2 = "EC2"
@@ -54,7 +54,9 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         "each other",
         default=False,
     )
-    timeout: int | None = option("stop each attempt after this many seconds, at least 60", default=None)
+    timeout: int | None = option(
+        "stop each attempt after this many seconds, at least 60", default=None, time_limit=SECONDS
+    )
     retry_on: str = option(
         "which failures are retried, up to max_retries: any (every failure), or spot (only when the host was "
         "taken away; failures of the program are final)",

@@ -22,6 +22,7 @@ from shunter.specs.options import (
     DESTINATION,
     FILES_OUTSIDE,
     PROGRAM,
+    SECONDS,
     option,
 )
 from shunter.system.identity import user_name
@@ -89,6 +90,7 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
     )
     max_run: int | None = optional(
         "stop the job after it has run for this many seconds (86400 by default)",
+        time_limit=SECONDS,
         member="StoppingCondition.MaxRuntimeInSeconds",
     )
     use_spot_instances: bool | None = optional(

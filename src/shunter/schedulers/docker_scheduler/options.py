@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
-from shunter.specs.options import ACCESS, CREDENTIALS, option
+from shunter.specs.options import ACCESS, CREDENTIALS, SECONDS, option
 from shunter.workspace.docker_workspace import DockerWorkspaceOpts
 
 
@@ -42,7 +42,7 @@ class DaemonOpts(DockerWorkspaceOpts):
     platform: str | None = option(
         "platform of the images, such as linux/arm64; the daemon's own by default", default=None
     )
-    timeout: float | None = option("stop the job after this many seconds", default=None)
+    timeout: float | None = option("stop the job after this many seconds", default=None, time_limit=SECONDS)
 
 
 @dataclass

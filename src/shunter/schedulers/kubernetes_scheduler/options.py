@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shunter.schedulers.kubernetes_scheduler.names import DEFAULT_NAMESPACE
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts
-from shunter.specs.options import ACCESS, CREDENTIALS, DESTINATION, option
+from shunter.specs.options import ACCESS, CREDENTIALS, DESTINATION, SECONDS, option
 from shunter.workspace.docker_workspace import DockerWorkspaceOpts
 
 AUTO, JOB, JOBSET, VOLCANO = "auto", "job", "jobset", "volcano"
@@ -103,7 +103,9 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
         "how many replicas run at a time; for replicas that restart one by one (retry policy replica)",
         default=None,
     )
-    timeout: int | None = option("stop the job after this many seconds, retries included", default=None)
+    timeout: int | None = option(
+        "stop the job after this many seconds, retries included", default=None, time_limit=SECONDS
+    )
     grace_period: int = option("seconds between SIGTERM and SIGKILL when a pod is stopped", default=30)
     ttl: int | None = option(
         "seconds that the cluster keeps the job with its pods and logs after its end; -1 for ever",

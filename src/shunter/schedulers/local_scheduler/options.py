@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
-from shunter.specs.options import PLACE_OUTSIDE, PROGRAM, option
+from shunter.specs.options import PLACE_OUTSIDE, PROGRAM, SECONDS, option
 
 
 @dataclass
@@ -27,7 +27,7 @@ class ProcessOpts:
         " (CUDA_VISIBLE_DEVICES)",
         default=False,
     )
-    timeout: float | None = option("stop the job after this many seconds", default=None)
+    timeout: float | None = option("stop the job after this many seconds", default=None, time_limit=SECONDS)
     chain: int = option(
         "maximum number of attempts, each with its own timeout: when that ends one, the next continues from"
         " the last checkpoint; a failure of the program ends the chain",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shunter.errors import ConfigError
 from shunter.schedulers.hpc.options import PER_HOST, PER_JOB, HpcOpts
-from shunter.specs.options import DESTINATION, FILES_OUTSIDE, PROGRAM, option
+from shunter.specs.options import DESTINATION, FILES_OUTSIDE, HOURS_MINUTES, PROGRAM, option
 
 PER_CORE = "core"
 COUNTED = (PER_JOB, PER_CORE, PER_HOST)
@@ -28,6 +28,7 @@ class LsfOpts(HpcOpts):
         "time limit (-W), as MINUTES or HOURS:MINUTES; grace_period before it, the program is asked to stop "
         "(-wa, -wt). By default the queue's",
         default=None,
+        time_limit=HOURS_MINUTES,
     )
     mem_per: str = option(
         "unit of memory reservations (rusage[mem]) at this site: host (LSF's default), job, or core "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shunter.schedulers.supervision import HangOpts, NotifyOpts, RetryOpts, StopOpts
-from shunter.specs.options import ADDRESS, CREDENTIALS, DESTINATION, FILES_OUTSIDE, PROGRAM, option
+from shunter.specs.options import ADDRESS, CREDENTIALS, DESTINATION, FILES_OUTSIDE, PROGRAM, SECONDS, option
 
 SPREAD = "SPREAD"
 #: https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html
@@ -77,7 +77,7 @@ class RayOpts(StopOpts, HangOpts, RetryOpts, NotifyOpts):
         needs_trust=PROGRAM,
     )
     timeout: float | None = option(
-        "stop the job this many seconds after its replicas have started", default=None
+        "stop the job this many seconds after its replicas have started", default=None, time_limit=SECONDS
     )
     metadata: dict[str, str] | None = option("metadata of Ray's job, in addition to ours", default=None)
     cluster_config_file: str | None = option(

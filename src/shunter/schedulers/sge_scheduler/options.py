@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shunter.schedulers.hpc.options import PER_HOST, PER_JOB, HpcOpts
-from shunter.specs.options import DESTINATION, PROGRAM, option
+from shunter.specs.options import CLOCK, DESTINATION, PROGRAM, option
 
 PER_SLOT = "slot"
 COUNTED = (PER_SLOT, PER_HOST, PER_JOB)
@@ -23,6 +23,7 @@ class SgeOpts(HpcOpts):
         "time limit (h_rt), as seconds or HOURS:MINUTES:SECONDS; grace_period before it, the program is "
         "asked to stop (s_rt). By default the queue's",
         default=None,
+        time_limit=CLOCK,
     )
     pe: str | None = option(
         "parallel environment for jobs on several hosts; `qconf -spl` lists those of the site", default=None

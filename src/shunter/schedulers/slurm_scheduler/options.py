@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shunter.errors import ConfigError
 from shunter.schedulers.hpc.options import HpcOpts
-from shunter.specs.options import DESTINATION, PROGRAM, option
+from shunter.specs.options import CLOCK, DESTINATION, PROGRAM, option
 
 #: What starts the containers of a job, if it has any.
 PYXIS, APPTAINER, SINGULARITY, OCI = "pyxis", "apptainer", "singularity", "oci"
@@ -25,7 +25,9 @@ class SlurmOpts(HpcOpts):
         "partition, or several separated by ','; Slurm's default one otherwise", default=None
     )
     time: str | None = option(
-        "time limit: minutes, hours:minutes:seconds or days-hours; by default the partition's", default=None
+        "time limit: minutes, hours:minutes:seconds or days-hours; by default the partition's",
+        default=None,
+        time_limit=CLOCK,
     )
     account: str | None = option("account to charge", default=None)
     qos: str | None = option("quality of service", default=None)
