@@ -6,6 +6,7 @@ A backend fills the hooks at the beginning of `HpcScheduler`; none of them knows
 from __future__ import annotations
 
 import builtins
+import os
 import posixpath
 import re
 import secrets
@@ -18,6 +19,7 @@ from typing import Any
 
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.paths import existing
+from shunter.progress import Progress, Silent
 from shunter.schedulers.api import (
     Check,
     Dependency,
@@ -44,6 +46,8 @@ from shunter.schedulers.hpc.options import HpcOpts
 from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from shunter.schedulers.hpc.request import JOB_DIR, LINK, REPLICA, HpcRequest, JobPlan
 from shunter.schedulers.hpc.shared_folder import (
+    ENVIRONMENT,
+    ENVIRONMENTS,
     FOLLOW_UP_IDS,
     FOLLOW_UP_SCRIPT,
     RUN_SCRIPT,
@@ -63,7 +67,9 @@ from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppState, is_terminal
 from shunter.specs.workspace import Workspace
 from shunter.system.identity import user_name
+from shunter.workspace import environment
 from shunter.workspace.directory_shipment import DirectoryShipment
+from shunter.workspace.environment import Description
 from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace
 
@@ -291,7 +297,35 @@ class HpcScheduler(Scheduler[HpcOpts]):
             code=macros.img_root,
             base=base_folder(JOB_DIR, role.name, REPLICA),
             env={"SHUNTER_INSTALLER": "none"},
+            environments={"store": ENVIRONMENTS, "pointer": ENVIRONMENT},
         )
+
+    def _plan_environment(self, info: AppDryRunInfo[HpcRequest], description: Description) -> dict[str, Any]:
+        """Say that the environment is built before the job is submitted; look for it on this machine."""
+        shared, host = info.request.shared_dir, info.request.host
+        store = posixpath.join(shared, "environments")
+        if not host:
+            return environment.planned(description, os.path.expanduser(store))
+        place = f"will be built in {store} on {host}, unless it is there"
+        return {**environment.summary(description), "built": None, "place": place}
+
+    def runs_in_image(self, role: Role, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether a role's replicas run in its image, whose Python and libraries are different ones."""
+        return False
+
+    def build_environments(self, info: AppDryRunInfo[HpcRequest], progress: Progress | None = None) -> None:
+        """Build the environments on the shared storage, except those of images."""
+        request = info.request = info.request.at_home(self.storage(info.request.host).home())
+        commands, storage = self.commands(request.host), self.storage(request.host)
+        check_shared_folder(storage, request.shared_dir)
+        for role, description in environment.of_app(info.app):
+            pointer = ""
+            if not self.runs_in_image(role, info.cfg):
+                pointer = submission.build_environment(
+                    commands, storage, description, request.shared_dir, progress or Silent()
+                )
+            request = request.moved(ENVIRONMENT.replace("*", description.digest), pointer)
+        info.request = request.moved(ENVIRONMENTS, posixpath.join(request.shared_dir, "environments"))
 
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None

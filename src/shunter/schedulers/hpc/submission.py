@@ -12,13 +12,19 @@ from typing import IO, Any
 
 from shunter.backoff import polling
 from shunter.errors import BackendError, StateStoreError
+from shunter.progress import Progress
+from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.request import HpcRequest, document_of, files_of
 from shunter.schedulers.hpc.storage import STORAGE_HINT, Storage
+from shunter.workspace import environment
 from shunter.workspace.code_store import BLOB_TIME_NS, Store
 from shunter.workspace.directory_shipment import shared_copy
+from shunter.workspace.environment import Description
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.toolkit_files import toolkit_archive
 
+#: Runs the toolkit by the Python that jobs find.
+_BUILD = 'exec "$(command -v python || command -v python3 || echo python)" -S "$1" environment build "$2"'
 #: How long the removal of a cancelled job's folder is tried.
 REMOVAL_SECONDS = 10.0
 
@@ -71,6 +77,30 @@ def put_toolkit(storage: Storage, shared: str) -> str:
     if not storage.exists(folder):
         storage.put_folder(folder, {"toolkit.pyz": (content, 0o644)})
     return posixpath.join(folder, "toolkit.pyz")
+
+
+def build_environment(
+    commands: Commands, storage: Storage, description: Description, shared: str, progress: Progress
+) -> str:
+    """Build a Python environment on the shared storage, unless it is there; returns what leads to it.
+
+    It is built where the storage is seen, for the ``python`` that jobs find there, so that nodes need no
+    network.
+
+    Raises:
+        BackendError: it cannot be built; the message has the installer's last lines.
+    """
+    toolkit = put_toolkit(storage, shared)
+    progress.step(f"building the environment of {description.source} {commands.where}")
+    answer = commands.shell(
+        _BUILD,
+        [toolkit, posixpath.join(shared, "environments")],
+        stdin=environment.request_for(description, "python"),
+        timeout=environment.BUILD_SECONDS,
+    )
+    result = environment.result_of(answer.code, answer.out, answer.err)
+    environment.report(result, description, progress)
+    return str(result["pointer"])
 
 
 def put_job(storage: Storage, request: HpcRequest, facts: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from shunter.errors import BackendError, ConfigError
+from shunter.progress import Progress, Silent
 from shunter.schedulers.api import Check, Dependency, if_reachable
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.ids import make_unique
@@ -29,6 +30,7 @@ from shunter.schedulers.supervisor.submission import submit
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace
+from shunter.workspace import environment
 from shunter.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
 from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace, local_command, put_toolkit
@@ -59,8 +61,25 @@ class LocalScheduler(SupervisedScheduler[LocalOpts]):
         base = JobDirectory.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: the user decides which requirements of a project are installed there.
         return ToolkitPlace(
-            local_command(), code=macros.img_root, base=base, env={"SHUNTER_INSTALLER": "none"}
+            local_command(),
+            code=macros.img_root,
+            base=base,
+            env={"SHUNTER_INSTALLER": "none"},
+            environments={"store": environment.local_store()},
         )
+
+    def _plan_environment(
+        self, info: AppDryRunInfo[LocalRequest], description: environment.Description
+    ) -> dict[str, Any]:
+        """Look whether this machine has the environment."""
+        version = info.request.python.partition(" ")[0]
+        return environment.planned(description, environment.local_store(), version)
+
+    def build_environments(self, info: AppDryRunInfo[LocalRequest], progress: Progress | None = None) -> None:
+        """Build the environments on this machine, for the Python that the job has."""
+        version, _, python = info.request.python.partition(" ")
+        for _, description in environment.of_app(info.app):
+            environment.build_here(description, python, version, progress or Silent())
 
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
