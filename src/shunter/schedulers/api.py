@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from shunter._toolkit.environment_store import Description
 from shunter.backoff import polling
 from shunter.errors import BackendError, ConfigError, ShunterError, UnreachableError
 from shunter.progress import Progress, Silent
@@ -213,9 +214,7 @@ class Scheduler(ABC, Generic[T]):
         """Let the job of a request start only after others. Changes ``info.request``, and starts nothing."""
         raise cannot_wait(self.backend)
 
-    def _plan_environment(
-        self, info: AppDryRunInfo[Any], description: environment.Description
-    ) -> dict[str, Any]:
+    def _plan_environment(self, info: AppDryRunInfo[Any], description: Description) -> dict[str, Any]:
         """Say how a role gets its Python environment, as JSON values. Builds nothing."""
         place = "is installed where the job runs, at its start, unless it is there"
         return {**environment.summary(description), "built": None, "place": place}

@@ -383,16 +383,21 @@ class Builder:
                 message=f"Cannot build {self.what}: it needs uv, which is not on PATH. "
                 "Install it (python -m pip install uv), or name a requirements.txt instead.",
             )
-        self._run([self.python, "-m", "venv", os.path.join(self.folder, "venv")])
-        python, required = python_in(self.folder), self.description.requires_python
-        if required and subprocess.run([python, "-c", _SATISFIES, required]).returncode != 0:
+        if subprocess.run([self.python, "-c", "import pip, venv"], stderr=subprocess.DEVNULL).returncode != 0:
+            message = f"Cannot build {self.what}: {self.python} has no pip or no venv, and uv is not on PATH."
+            raise InstallError([self.python], message=f"{message} Install uv, or name an image that has it.")
+        required = self.description.requires_python
+        if required and subprocess.run([self.python, "-c", _SATISFIES, required]).returncode != 0:
             raise InstallError(
-                [python],
+                [self.python],
                 message=f"Cannot build {self.what}: it needs Python {required}, and {self.python} is "
-                f"{version_of(python)}. Install uv, which finds or downloads that Python.",
+                f"{version_of(self.python)}. Install uv, which finds or downloads that Python.",
             )
+        # the pip that is there installs into it: not every Python can install another pip
+        self._run([self.python, "-m", "venv", "--without-pip", os.path.join(self.folder, "venv")])
         if self._arguments():
-            self._run([python, "-m", "pip", "install", "--no-input", *self._arguments()])
+            pip = [self.python, "-m", "pip", "--python", python_in(self.folder), "install", "--no-input"]
+            self._run([*pip, *self._arguments()])
 
     def _arguments(self) -> list[str]:
         if self.description.kind == REQUIREMENTS:
@@ -699,6 +704,7 @@ def main(words: Sequence[str]) -> int:
 
     ``build`` reads ``{"environment": ..., "contents": {name: text}, "python": path}`` from stdin.
     """
+    log.set_level(log.WARNING)  # the launcher reports what happens
     action, store, rest = words[0], os.path.abspath(os.path.expanduser(words[1])), words[2:]
     try:
         result: Any

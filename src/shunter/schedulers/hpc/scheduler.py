@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from shunter._toolkit.environment_store import Description
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.paths import existing
 from shunter.progress import Progress, Silent
@@ -62,6 +63,7 @@ from shunter.schedulers.hpc.storage import Storage, check_shared_folder
 from shunter.schedulers.ids import is_made_here, make_unique
 from shunter.schedulers.joined_terminal import SHELL
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
+from shunter.schedulers.responses import environment_leftovers, environments_among
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppState, is_terminal
@@ -69,7 +71,6 @@ from shunter.specs.workspace import Workspace
 from shunter.system.identity import user_name
 from shunter.workspace import environment
 from shunter.workspace.directory_shipment import DirectoryShipment
-from shunter.workspace.environment import Description
 from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace
 
@@ -687,14 +688,23 @@ class HpcScheduler(Scheduler[HpcOpts]):
         return [*checks, *(self.examine_job(job) if job is not None else []), *avoided]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return the folders of jobs that ended long enough ago, and code that no job uses."""
+        """Return the folders of jobs that ended long enough ago, code and environments that no job uses."""
         place = self.default_place(cfg)
-        return leftovers(self.storage(place.host), place.shared, self.list(cfg), older_than, time.time())
+        storage, commands = self.storage(place.host), self.commands(place.host)
+        unused = submission.unused_environments(commands, storage, place.shared, older_than)
+        return [
+            *leftovers(storage, place.shared, self.list(cfg), older_than, time.time()),
+            *environment_leftovers(posixpath.join(place.shared, "environments"), unused),
+        ]
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them, with their logs; returns how many bytes that frees."""
-        self.storage(self.default_place(cfg).host).remove([item.id for item in leftovers])
-        return sum(item.size for item in leftovers)
+        place = self.default_place(cfg)
+        storage, commands = self.storage(place.host), self.commands(place.host)
+        names, others = environments_among(leftovers, posixpath.join(place.shared, "environments"))
+        storage.remove([item.id for item in others])
+        freed = submission.remove_environments(commands, storage, place.shared, names)
+        return freed + sum(item.size for item in others)
 
     # ---- logs
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import posixpath
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import IO, Any
 
+from shunter._toolkit.environment_store import Description
 from shunter.backoff import polling
 from shunter.errors import BackendError, StateStoreError
 from shunter.progress import Progress
@@ -19,12 +22,13 @@ from shunter.schedulers.hpc.storage import STORAGE_HINT, Storage
 from shunter.workspace import environment
 from shunter.workspace.code_store import BLOB_TIME_NS, Store
 from shunter.workspace.directory_shipment import shared_copy
-from shunter.workspace.environment import Description
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.toolkit_files import toolkit_archive
 
 #: Runs the toolkit by the Python that jobs find.
-_BUILD = 'exec "$(command -v python || command -v python3 || echo python)" -S "$1" environment build "$2"'
+_TOOLKIT = (
+    'toolkit=$1; shift; exec "$(command -v python || command -v python3)" -S "$toolkit" environment "$@"'
+)
 #: How long the removal of a cancelled job's folder is tried.
 REMOVAL_SECONDS = 10.0
 
@@ -93,14 +97,37 @@ def build_environment(
     toolkit = put_toolkit(storage, shared)
     progress.step(f"building the environment of {description.source} {commands.where}")
     answer = commands.shell(
-        _BUILD,
-        [toolkit, posixpath.join(shared, "environments")],
+        _TOOLKIT,
+        [toolkit, "build", posixpath.join(shared, "environments")],
         stdin=environment.request_for(description, "python"),
         timeout=environment.BUILD_SECONDS,
     )
     result = environment.result_of(answer.code, answer.out, answer.err)
     environment.report(result, description, progress)
     return str(result["pointer"])
+
+
+def unused_environments(
+    commands: Commands, storage: Storage, shared: str, older_than: float
+) -> list[dict[str, Any]]:
+    """Return the environments on the shared storage that no job has used for so many seconds."""
+    if not storage.exists(posixpath.join(shared, "environments")):
+        return []
+    answer = _ask_toolkit(commands, storage, shared, "unused", f"{older_than:g}")
+    return list(json.loads(answer))
+
+
+def remove_environments(commands: Commands, storage: Storage, shared: str, names: Sequence[str]) -> int:
+    """Remove environments from the shared storage; returns how many bytes that frees."""
+    return int(json.loads(_ask_toolkit(commands, storage, shared, "remove", *names))) if names else 0
+
+
+def _ask_toolkit(commands: Commands, storage: Storage, shared: str, action: str, *words: str) -> str:
+    arguments = [put_toolkit(storage, shared), action, posixpath.join(shared, "environments"), *words]
+    answer = commands.shell(_TOOLKIT, arguments, timeout=environment.BUILD_SECONDS)
+    if answer.code != 0:
+        raise environment.environment_error(answer.err)
+    return answer.text
 
 
 def put_job(storage: Storage, request: HpcRequest, facts: dict[str, Any]) -> None:
