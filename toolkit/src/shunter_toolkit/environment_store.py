@@ -339,7 +339,7 @@ class Builder:
         self.lease = lease
         self.what = f"the environment of {description.source}"
         outer = {name: value for name, value in os.environ.items() if name not in _OF_OTHERS}
-        self.env = {**outer, "UV_NO_PROGRESS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        self.env = {**outer, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         self.env.update(install.index_of_repository(self.env))
         self.uv = "" if self.env.get("SHUNTER_INSTALLER") == "pip" else find_uv()
 
@@ -360,21 +360,22 @@ class Builder:
         if description.kind == PROJECT:
             self.env["UV_PROJECT_ENVIRONMENT"] = venv
             project = os.path.dirname(_place(self.folder, next(iter(description.files))))
-            self._run(
-                [self.uv, "sync", "--project", project, "--frozen", "--no-dev", "--no-install-workspace"]
-            )
+            # the project itself travels as code
+            only = ["--frozen", "--no-dev", "--no-install-workspace"]
+            self._run([self.uv, "sync", "--quiet", "--project", project, *only])
             return
-        wanted = description.requires_python or self.python
-        self._run([self.uv, "venv", "--no-project", "--python", wanted, venv])
+        needed = description.requires_python or self.python
+        self._run([self.uv, "venv", "--quiet", "--no-project", "--python", needed, venv])
         if description.kind == SCRIPT:
             lock = next(iter(description.files), "")
             script = _place(self.folder, lock[: -len(".lock")] if lock else "script.py")
             _put(script, description.header.encode())
             self.env["VIRTUAL_ENV"] = venv
             frozen = ["--frozen"] if lock else []
-            self._run([self.uv, "sync", "--active", *frozen, "--script", script])
+            self._run([self.uv, "sync", "--quiet", "--active", *frozen, "--script", script])
         elif self._arguments():
-            self._run([self.uv, "pip", "install", "--python", python_in(self.folder), *self._arguments()])
+            python = python_in(self.folder)
+            self._run([self.uv, "pip", "install", "--quiet", "--python", python, *self._arguments()])
 
     def _with_pip(self) -> None:
         if self.description.kind in OF_UV:
@@ -396,7 +397,16 @@ class Builder:
         # the pip that is there installs into it: not every Python can install another pip
         self._run([self.python, "-m", "venv", "--without-pip", os.path.join(self.folder, "venv")])
         if self._arguments():
-            pip = [self.python, "-m", "pip", "--python", python_in(self.folder), "install", "--no-input"]
+            pip = [
+                self.python,
+                "-m",
+                "pip",
+                "--python",
+                python_in(self.folder),
+                "install",
+                "--quiet",
+                "--no-input",
+            ]
             self._run([*pip, *self._arguments()])
 
     def _arguments(self) -> list[str]:
@@ -429,9 +439,9 @@ class Builder:
             output.seek(0)
             text = output.read().decode("utf-8", "replace").replace(self.folder, "")
         reason = install.reason(text)
-        lines = [line.rstrip() for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
-        shown = "\n  ".join(["", *lines]) if lines != [reason] else ""
-        message = f"Cannot build {self.what}: {reason}{shown}"
+        lines = [line.strip() for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
+        others = [line for line in lines if line.partition(": ")[2] not in reason or ": " not in line]
+        message = "\n  ".join([f"Cannot build {self.what}: {reason}", *others])
         raise InstallError(list(command), process.returncode, "\n".join(lines), message=message)
 
     def _await(self, process: subprocess.Popen[bytes]) -> None:
