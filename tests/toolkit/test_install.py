@@ -194,7 +194,7 @@ def test_uvs_failure_is_distinguished_from_the_scripts(
     ],
 )
 def test_the_installers_own_words(output: str, reason: str) -> None:
-    assert install._reason(output) == reason
+    assert install.reason(output) == reason
 
 
 def test_uv_beside_a_python_that_is_not_an_environment(tree: Tree, with_uv: dict[str, str]) -> None:

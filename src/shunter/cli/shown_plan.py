@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from shunter.cli.console import out, print_json, warn
+from shunter.cli.console import format_bytes, out, print_json, warn
 from shunter.redaction import Redactor, secrets_in
 from shunter.runner import Runner
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -21,17 +22,32 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> None:
     app = redactor.json({} if info.app is None else to_json(info.app))
     request = shown_request(info) if as_json else request_text(info)
     code = None if info.shipment is None else info.shipment.plan()
+    environments = redactor.json(dict(info.environments))
     for warning in info.warnings:
         warn(warning)
     if as_json:
         parts = {"scheduler": info.scheduler, "cfg": cfg, "app": app, "code": code, "request": request}
+        if environments:
+            parts["environments"] = environments
         print_json(parts if code else {name: part for name, part in parts.items() if name != "code"})
         return
     out(f"# job\n{json.dumps(app, indent=2)}\n")
     out(f"# options of {info.scheduler}\n{json.dumps(cfg, default=str, indent=2)}\n")
+    if environments:
+        out(f"# environments\n{json.dumps(environments, indent=2)}\n")
     if code:
         out(f"# code\n{json.dumps(code, indent=2)}\n")
     out(f"# request\n{request}")
+
+
+def environment_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return what a person reads of a Python environment that travels with a role."""
+    lines = [f"{facts['source']}: {facts['place']}"]
+    if facts["built"]:
+        lines = [f"{facts['source']}: is built, {format_bytes(facts['size'])}", facts["place"]]
+    packages = ", ".join(facts["packages"])
+    needs = f"Python {facts['requires_python']}" if facts["requires_python"] else ""
+    return [*lines, *filter(None, [packages, needs])]
 
 
 def request_text(info: AppDryRunInfo[Any]) -> str:

@@ -11,6 +11,7 @@ from shunter.specs.app import NO_IMAGE, AppDef, Role, macros
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
 from shunter.specs.training import METADATA_KEY, TOOLKIT_KEY
+from shunter.workspace import environment as environment_of_jobs
 
 
 def script(
@@ -33,6 +34,7 @@ def script(
     distribution: Literal["none", "torchrun", "mpi"] = "none",
     nproc: int = 1,
     mpi_options: str = "",
+    environment: str = "",
     toolkit: bool = True,
 ) -> AppDef:
     """Run a Python or shell script. ``shunter run ./train.py --lr 0.1`` is short for this.
@@ -60,6 +62,8 @@ def script(
         distribution: how the replicas work together
         nproc: processes on each replica, with a distribution
         mpi_options: more options of mpirun
+        environment: packages that it runs with: a requirements.txt, a project with a uv.lock, a script with a
+            header; none for those that are there. By default what the script's own header asks for
         toolkit: whether the script runs under the toolkit
     """
     script = _in_project(script)
@@ -81,6 +85,7 @@ def script(
         "checkpoints": {"uri": _absolute(checkpoints)} if checkpoints else {},
         "metrics": [_metric(key, regex) for key, regex in (metric or {}).items()],
         "distribution": _distribution(distribution, nproc, mpi_options),
+        "environment": _environment(environment, script, toolkit=toolkit),
     }
     specification = {key: value for key, value in specification.items() if value}
     if specification and not toolkit:
@@ -153,6 +158,14 @@ def _distribution(kind: str, nproc: int, mpi_options: str) -> dict[str, Any]:
         return {}
     options = {"mpi_options": mpi_options} if mpi_options else {}
     return {"kind": kind, "processes_per_host": nproc, **options}
+
+
+def _environment(source: str, script: str, *, toolkit: bool) -> dict[str, Any] | None:
+    if source == environment_of_jobs.NONE or (not source and not toolkit):
+        return None
+    if source:
+        return environment_of_jobs.describe(source)
+    return environment_of_jobs.of_script(script)
 
 
 def _absolute(uri: str) -> str:

@@ -48,6 +48,7 @@ SENSITIVE_PARAMETERS = {
     "config_dir": FILES_OUTSIDE,
     "dst": PLACE_OUTSIDE,
     "entrypoint": PROGRAM,
+    "environment": FILES_OUTSIDE,
     "file": PLACE_OUTSIDE,
     "logdir": FILES_OUTSIDE,
     "management_api": ADDRESS,

@@ -57,11 +57,14 @@ def _ship(
     key: str,
     progress: Progress | None,
 ) -> None:
-    """Bring the job's code to where it will run. If that fails, no job was started."""
-    if info.shipment is None:
+    """Bring the job's environment and code to where it will run. If that fails, no job was started."""
+    if info.shipment is None and not info.environments:
         return
     try:
-        scheduler.ship(info, progress)
+        if info.environments:
+            scheduler.build_environments(info, progress)
+        if info.shipment is not None:
+            scheduler.ship(info, progress)
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         _record(history.refused, key, INTERRUPTED if interrupted else redact_text(described(error)))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from shunter._toolkit.environment_store import Description
 from shunter.backoff import polling
 from shunter.errors import BackendError, ConfigError, ShunterError, UnreachableError
 from shunter.progress import Progress, Silent
@@ -34,6 +35,7 @@ from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import runopts
 from shunter.specs.status import is_terminal
 from shunter.specs.workspace import Workspace
+from shunter.workspace import environment
 from shunter.workspace.shipment import Shipment, replace_references
 from shunter.workspace.toolkit_files import ToolkitPlace
 
@@ -166,6 +168,10 @@ class Scheduler(ABC, Generic[T]):
         info.shipment = shipment
         info.cfg = resolved
         info.warnings[:0] = warnings
+        info.environments = {
+            role.name: self._plan_environment(info, description)
+            for role, description in environment.of_app(app)
+        }
         info.scheduler = self.backend
         info.session = self.session_name
         for role in app.roles:
@@ -207,6 +213,20 @@ class Scheduler(ABC, Generic[T]):
     def _depend_on(self, info: AppDryRunInfo[Any], dependencies: Sequence[Dependency]) -> None:
         """Let the job of a request start only after others. Changes ``info.request``, and starts nothing."""
         raise cannot_wait(self.backend)
+
+    def _plan_environment(self, info: AppDryRunInfo[Any], description: Description) -> dict[str, Any]:
+        """Say how a role gets its Python environment, as JSON values. Builds nothing."""
+        place = "is installed where the job runs, at its start, unless it is there"
+        return {**environment.summary(description), "built": None, "place": place}
+
+    def build_environments(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
+        """Build the Python environments of a job, where that is done before it is submitted.
+
+        Called before `ship`. Does nothing where the toolkit builds them.
+
+        Raises:
+            ShunterError: one could not be built; no job may be started.
+        """
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
         """Ship a job's code to where it will run, and put the exact images into the request.

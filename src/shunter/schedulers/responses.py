@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from shunter.specs.app import Role
 from shunter.specs.status import NONE, AppState, AppStatus, RoleStatus
@@ -131,6 +132,31 @@ class Leftover:
     results: bool = False
     shared: bool = False
     fingerprint: str = ""
+
+
+def environment_leftovers(store: str, unused: Iterable[Mapping[str, Any]]) -> list[Leftover]:
+    """Return Python environments, as the toolkit's `environment_store.unused` lists them, as leftovers."""
+    return [
+        Leftover(
+            f"{store}/{item['name']}",
+            f"the environment of {item['source']}" if item["source"] else f"a killed build in {store}",
+            float(item["age"]),
+            int(item["size"]),
+        )
+        for item in unused
+    ]
+
+
+def environments_among(leftovers: Iterable[Leftover], store: str) -> tuple[list[str], list[Leftover]]:
+    """Split leftovers into the names of environments in a store, and the others."""
+    names, others = [], []
+    for item in leftovers:
+        folder, _, name = item.id.rpartition("/")
+        if folder == store:
+            names.append(name)
+        else:
+            others.append(item)
+    return names, others
 
 
 @dataclass

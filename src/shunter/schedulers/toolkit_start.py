@@ -29,6 +29,7 @@ from shunter.specs.training import (
     local_path,
     toolkit_arguments,
 )
+from shunter.workspace import environment
 from shunter.workspace.toolkit_files import ToolkitPlace
 
 #: Characters of a document that carries the arguments; a variable takes 128 KiB, and macros grow.
@@ -54,6 +55,8 @@ def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_
     warnings: list[str] = []
     for role in app.roles:
         prefix = [role.entrypoint]
+        if METADATA_KEY in role.metadata and capabilities.reads_training_specs:
+            environment.add_variable(role, {})
         translate: Callable[[list[str]], list[str]] = list
         if METADATA_KEY in role.metadata:
             if not capabilities.reads_training_specs and DOCUMENT not in role.env:
@@ -86,7 +89,9 @@ def _start_training(role: Role, place: ToolkitPlace | None, backend: str, *, is_
         check_channels(role.metadata)
     elif is_local:  # in a container of this machine
         _mount_local_paths(role)
+    environment.add_variable(role, place.environments)
     document = {"code": place.code, **role.metadata[METADATA_KEY]}
+    document.pop(environment.KEY, None)
     prefix = [*place.command, "train"]
     arguments: list[str] = []
     if SWEEP_KEY in role.metadata or len(json.dumps(document)) > LONGEST_DOCUMENT:

@@ -66,3 +66,9 @@ def read_header(text: str, name: str = "the script") -> dict[str, Any] | None:
             f"the header `# /// script` of {name} is not TOML: {error}",
             hint="Each of its lines is a comment: `# dependencies = ['numpy']`.",
         ) from None
+
+
+def find_block(text: str) -> str:
+    """Return a script's header as it is written, as comments; "" if it has none."""
+    match = _BLOCK.search(text)
+    return f"{match[0]}\n" if match else ""

@@ -57,12 +57,15 @@ class ToolkitPlace:
         code: directory of the job's code.
         base: the base directory; "" for ``/opt/ml``.
         env: variables for it, unless the job has them.
+        environments: where it finds Python environments, as keys of their description: ``store``, or
+            ``pointer`` with ``*`` for the description's digest. Without them it keeps them where it runs.
     """
 
     command: tuple[str, ...] = ("python3", TOOLKIT_PATH)
     code: str = "."  # of an image: its working directory
     base: str = ""
     env: dict[str, str] = field(default_factory=lambda: {"SHUNTER_PYTHON": "python", "PYTHONUNBUFFERED": "1"})
+    environments: dict[str, str] = field(default_factory=dict)
 
 
 def needs_toolkit(role: Role) -> bool:
@@ -76,12 +79,17 @@ def local_command() -> tuple[str, ...]:
     It is run by the job's own ``python``, as a script by itself would be, and without ``site``, which takes
     longer to load than the toolkit.
     """
-    return ("python", "-S", os.path.join(local_folder(), START))
+    return ("python", "-S", local_toolkit())
 
 
 def local_folder() -> str:
-    """Return the directory of the toolkit for jobs of this machine; `START` in it runs it."""
+    """Return the directory of the toolkit for jobs of this machine."""
     return _local_copy(toolkit_archive())
+
+
+def local_toolkit() -> str:
+    """Return the program that starts this machine's copy of the toolkit, once `put_toolkit` was called."""
+    return os.path.join(local_folder(), START)
 
 
 def put_toolkit() -> None:

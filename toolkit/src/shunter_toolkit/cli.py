@@ -25,6 +25,8 @@ commands:
                                         its log. Options: --log FILE (its output), --results DIR, --mark FILE,
                                         --on-hang stop, --reason FILE, --grace SECONDS
   follow-up FOLDER [LINK CODE]          what follows on the end of a cluster's job: notifications, retries
+  environment build|unused|remove STORE ...   build a Python environment from a description on stdin, list
+                                        those that no job has used for SECONDS, remove those of these names
   env                                   print the SM_* variables of the job, secrets masked
   version                               print the version
 """
@@ -63,6 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from . import follow_up
 
         return follow_up.main(words)
+    if command == "environment" and len(words) > 1 and words[0] in ("build", "unused", "remove"):
+        from . import environment_store
+
+        return environment_store.main(words)
     if command == "env" and not words:
         return _env()
     if command in ("version", "--version"):

@@ -87,7 +87,7 @@ def _run(
         if not os.path.exists(os.path.join(os.path.dirname(os.path.dirname(python)), "pyvenv.cfg")):
             line.append("--break-system-packages")
     log.info(f"Installing {what} with {'uv' if by_uv else 'pip'}")
-    environment = {**env, **_index_of_repository(env)}
+    environment = {**env, **index_of_repository(env)}
     relays = {1: Relay(1), 2: Relay(2)}
     line += arguments
     outcome = child_process.supervise(child_process.Command(line, environment, code_dir), relays=relays)
@@ -95,11 +95,11 @@ def _run(
         raise StoppedError(outcome.stop_signal)
     if outcome.status != 0:
         output = (relays[1].tail + relays[2].tail).decode("utf-8", "replace")
-        message = f"Installing {what} failed (exit code {outcome.exit_code}): {_reason(output)}"
+        message = f"Installing {what} failed (exit code {outcome.exit_code}): {reason(output)}"
         raise error(line, outcome.status, "\n".join(output.splitlines()[-_SHOWN_LINES:]), message=message)
 
 
-def _reason(output: str) -> str:
+def reason(output: str) -> str:
     """What went wrong: the exception in ``setup.py``, an error line with uv's cause, or the last line."""
     trace = _trace(output)
     if trace is not None:
@@ -123,7 +123,7 @@ def _trace(output: str) -> tracebacks.Trace | None:
     return tracebacks.find("\n".join([_TRACEBACK, *lines]))
 
 
-def _index_of_repository(env: Mapping[str, str]) -> dict[str, str]:
+def index_of_repository(env: Mapping[str, str]) -> dict[str, str]:
     """The index URL of the AWS CodeArtifact repository in ``CA_REPOSITORY_ARN``, with a fresh token.
 
     The installer gets it in its environment: an argument would be visible to every process, and be printed.

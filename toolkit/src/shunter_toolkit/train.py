@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from . import (
     child_process,
     code_download,
+    environment_store,
     errors,
     failure,
     framework,
@@ -131,7 +132,10 @@ class Training:
         if env.module_dir != code:
             code_download.fetch_code(env.module_dir, code)
         script_command.check(code, name, anywhere=self.job is not None)
-        if script_command.needs_install(code, name):
+        description = os.environ.get(environment_store.VARIABLE)
+        if description:
+            environment_store.activate(description, code, variables)
+        elif script_command.needs_install(code, name):
             install.install(code, name, variables)
 
     def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:

@@ -18,7 +18,7 @@ from shunter.cli.commands.workspace import code_json
 from shunter.cli.console import BOLD, format_bytes, out, paint, print_json, table, warn
 from shunter.cli.job_request import JobRequest, parse_component, requested_job
 from shunter.cli.parser import Parser
-from shunter.cli.shown_plan import request_text, shown_request
+from shunter.cli.shown_plan import environment_lines, request_text, shown_request
 from shunter.errors import EXIT_BACKEND, EXIT_OK
 from shunter.git import commit_of
 from shunter.redaction import Redactor
@@ -86,6 +86,7 @@ def _plan(runner: Runner, request: JobRequest, info: AppDryRunInfo[Any]) -> dict
             for name, value in planned.cfg.items()
         },
         "python": planned.python and f"{planned.python} ({info.python_origin})",
+        "environments": Redactor().json(dict(info.environments)) or None,
         "code": code,
         "lacking": [name for name, how in capabilities_of(scheduler).items() if not how],
         "last": last.app_id if last is not None else "",
@@ -111,6 +112,9 @@ def _show(plan: dict[str, Any], checks: list[Check]) -> None:
     if plan["python"]:
         _heading("Python")
         out(f"  {clean(plan['python'])}")
+    for name, facts in (plan["environments"] or {}).items():
+        _heading(f"Environment of {name}")
+        out("\n".join(f"  {clean(line)}" for line in environment_lines(facts)))
     if plan["code"]:
         _heading("Code")
         _show_code(plan["code"])

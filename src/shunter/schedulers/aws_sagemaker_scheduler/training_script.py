@@ -31,6 +31,7 @@ _SUPPORTED = {
     "checkpoints",
     "metrics",
     "distribution",
+    "environment",
     "timeout_seconds",
 }
 

@@ -6,6 +6,7 @@ A backend fills the hooks at the beginning of `HpcScheduler`; none of them knows
 from __future__ import annotations
 
 import builtins
+import os
 import posixpath
 import re
 import secrets
@@ -16,8 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from shunter._toolkit.environment_store import Description
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.paths import existing
+from shunter.progress import Progress, Silent
 from shunter.schedulers.api import (
     Check,
     Dependency,
@@ -44,6 +47,8 @@ from shunter.schedulers.hpc.options import HpcOpts
 from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from shunter.schedulers.hpc.request import JOB_DIR, LINK, REPLICA, HpcRequest, JobPlan
 from shunter.schedulers.hpc.shared_folder import (
+    ENVIRONMENT,
+    ENVIRONMENTS,
     FOLLOW_UP_IDS,
     FOLLOW_UP_SCRIPT,
     RUN_SCRIPT,
@@ -60,11 +65,13 @@ from shunter.schedulers.ids import is_made_here, make_unique
 from shunter.schedulers.joined_terminal import SHELL
 from shunter.schedulers.kept_results import LocalResults, ResultPlace, without_toolkit
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
+from shunter.schedulers.responses import environment_leftovers, environments_among
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppState, is_terminal
 from shunter.specs.workspace import Workspace
 from shunter.system.identity import user_name
+from shunter.workspace import environment
 from shunter.workspace.directory_shipment import DirectoryShipment
 from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace
@@ -293,7 +300,35 @@ class HpcScheduler(Scheduler[HpcOpts]):
             code=macros.img_root,
             base=base_folder(JOB_DIR, role.name, REPLICA),
             env={"SHUNTER_INSTALLER": "none"},
+            environments={"store": ENVIRONMENTS, "pointer": ENVIRONMENT},
         )
+
+    def _plan_environment(self, info: AppDryRunInfo[HpcRequest], description: Description) -> dict[str, Any]:
+        """Say that the environment is built before the job is submitted; look for it on this machine."""
+        shared, host = info.request.shared_dir, info.request.host
+        store = posixpath.join(shared, "environments")
+        if not host:
+            return environment.planned(description, os.path.expanduser(store))
+        place = f"will be built in {store} on {host}, unless it is there"
+        return {**environment.summary(description), "built": None, "place": place}
+
+    def runs_in_image(self, role: Role, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether a role's replicas run in its image, whose Python and libraries are different ones."""
+        return False
+
+    def build_environments(self, info: AppDryRunInfo[HpcRequest], progress: Progress | None = None) -> None:
+        """Build the environments on the shared storage, except those of images."""
+        request = info.request = info.request.at_home(self.storage(info.request.host).home())
+        commands, storage = self.commands(request.host), self.storage(request.host)
+        check_shared_folder(storage, request.shared_dir)
+        for role, description in environment.of_app(info.app):
+            pointer = ""
+            if not self.runs_in_image(role, info.cfg):
+                pointer = submission.build_environment(
+                    commands, storage, description, request.shared_dir, progress or Silent()
+                )
+            request = request.moved(ENVIRONMENT.replace("*", description.digest), pointer)
+        info.request = request.moved(ENVIRONMENTS, posixpath.join(request.shared_dir, "environments"))
 
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
@@ -670,14 +705,23 @@ class HpcScheduler(Scheduler[HpcOpts]):
         return [*checks, *(self.examine_job(job) if job is not None else []), *avoided]
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return the folders of jobs that ended long enough ago, and code that no job uses."""
+        """Return the folders of jobs that ended long enough ago, code and environments that no job uses."""
         place = self.default_place(cfg)
-        return leftovers(self.storage(place.host), place.shared, self.list(cfg), older_than, time.time())
+        storage, commands = self.storage(place.host), self.commands(place.host)
+        unused = submission.unused_environments(commands, storage, place.shared, older_than)
+        return [
+            *leftovers(storage, place.shared, self.list(cfg), older_than, time.time()),
+            *environment_leftovers(posixpath.join(place.shared, "environments"), unused),
+        ]
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them, with their logs; returns how many bytes that frees."""
-        self.storage(self.default_place(cfg).host).remove([item.id for item in leftovers])
-        return sum(item.size for item in leftovers)
+        place = self.default_place(cfg)
+        storage, commands = self.storage(place.host), self.commands(place.host)
+        names, others = environments_among(leftovers, posixpath.join(place.shared, "environments"))
+        storage.remove([item.id for item in others])
+        freed = submission.remove_environments(commands, storage, place.shared, names)
+        return freed + sum(item.size for item in others)
 
     # ---- logs
 

@@ -5,6 +5,7 @@
     SHARED/                     option shared_dir, private to its user
         code/FINGERPRINT/       a workspace, shared by all jobs with the same code
         toolkit/NAME.pyz        the toolkit, likewise
+        environments/           Python environments, see the toolkit's `environment_store`
         jobs/APP_ID/
             job.json            what was asked for, without secrets; written first
             script              what was submitted
@@ -47,6 +48,8 @@ FOLLOW_UP_FILES = (FOLLOW_UP_IDS, "retries", "settled")
 WAITING_BOX, HANG = "notify.waiting.json", "hang"
 #: Stands in a job's files for the path of the toolkit.
 TOOLKIT = "@{toolkit}@"
+#: Stand for the folder of Python environments, and for what leads to one: ``*`` is its description's digest.
+ENVIRONMENTS, ENVIRONMENT = "@{environments}@", "@{environment *}@"
 #: How many reports of a job are read, and how much of each.
 MOST_REPORTS = 8
 LONGEST_REPORT = 1 << 20

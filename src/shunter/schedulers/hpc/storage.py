@@ -292,7 +292,10 @@ def check_shared_folder(storage: Storage, shared: str) -> None:
     Raises:
         StateStoreError: it belongs to another user.
     """
-    folders = [shared, *(posixpath.join(shared, part) for part in ("jobs", "code", "toolkit"))]
+    folders = [
+        shared,
+        *(posixpath.join(shared, part) for part in ("jobs", "code", "toolkit", "environments")),
+    ]
     ours, owners = storage.owners(folders)
     for path, seen in zip(folders, owners, strict=True):
         if seen is None:

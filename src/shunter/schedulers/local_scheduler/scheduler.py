@@ -13,13 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from shunter._toolkit import environment_store
+from shunter._toolkit.environment_store import Description
 from shunter.errors import BackendError, ConfigError
+from shunter.progress import Progress, Silent
 from shunter.schedulers.api import Check, Dependency, if_reachable
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.ids import make_unique
 from shunter.schedulers.local_scheduler.doctor import examine, examine_job
 from shunter.schedulers.local_scheduler.options import LocalOpts
 from shunter.schedulers.local_scheduler.request import LocalRequest, make_request, without_enclosing_job
+from shunter.schedulers.responses import Leftover, environment_leftovers, environments_among
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.own_directory import freeze
 from shunter.schedulers.supervisor.process_command import run_beside
@@ -29,6 +33,7 @@ from shunter.schedulers.supervisor.submission import submit
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace
+from shunter.workspace import environment
 from shunter.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
 from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace, local_command, put_toolkit
@@ -59,8 +64,25 @@ class LocalScheduler(SupervisedScheduler[LocalOpts]):
         base = JobDirectory.of(macros.app_id).base_dir(role.name, macros.replica_id)
         # This is the user's own Python: the user decides which requirements of a project are installed there.
         return ToolkitPlace(
-            local_command(), code=macros.img_root, base=base, env={"SHUNTER_INSTALLER": "none"}
+            local_command(),
+            code=macros.img_root,
+            base=base,
+            env={"SHUNTER_INSTALLER": "none"},
+            environments={"store": environment.local_store()},
         )
+
+    def _plan_environment(
+        self, info: AppDryRunInfo[LocalRequest], description: Description
+    ) -> dict[str, Any]:
+        """Look whether this machine has the environment."""
+        version = info.request.python.partition(" ")[0]
+        return environment.planned(description, environment.local_store(), version)
+
+    def build_environments(self, info: AppDryRunInfo[LocalRequest], progress: Progress | None = None) -> None:
+        """Build the environments on this machine, for the Python that the job has."""
+        version, _, python = info.request.python.partition(" ")
+        for _, description in environment.of_app(info.app):
+            environment.build_here(description, python, version, progress or Silent())
 
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
@@ -94,6 +116,18 @@ class LocalScheduler(SupervisedScheduler[LocalOpts]):
         if dryrun_info.shipment is None:
             return _submit(dryrun_info)
         return _submit_with_workspace(dryrun_info)
+
+    def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
+        """Return jobs that ended long enough ago, and environments that none has used for as long."""
+        store = environment.local_store()
+        unused = environment_store.unused(store, older_than)
+        return [*super().leftovers(cfg, older_than), *environment_leftovers(store, unused)]
+
+    def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
+        """Remove them; returns how many bytes that frees."""
+        store = environment.local_store()
+        names, jobs = environments_among(leftovers, store)
+        return environment_store.remove(store, names) + super().remove_leftovers(cfg, jobs)
 
     def doctor(self, cfg: Mapping[str, Any], job: AppDryRunInfo[Any] | None = None) -> builtins.list[Check]:
         """Check where jobs keep their files, and say what this machine has; compare a job with it."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import shunter
+from shunter._toolkit import environment_store
 from shunter.docker.command import DockerCommand
 from shunter.errors import BackendError, ConfigError
 from shunter.redaction import Redactor
@@ -25,6 +26,7 @@ from shunter.schedulers.supervisor.process_plan import ContainerPlan, ProcessPla
 from shunter.schedulers.supervisor.start import StartingSupervisor
 from shunter.system.identity import machine, myself
 from shunter.system.processes import JOB_VARIABLE
+from shunter.workspace import environment
 from shunter.workspace.toolkit_files import local_command, put_toolkit
 
 SUPERVISOR = "shunter.schedulers.sagemaker_local_scheduler.training_supervisor:TrainingSupervisor"
@@ -239,7 +241,11 @@ def _programs(python: JobPython) -> dict[str, Any]:
     """Return what hosts that are processes run, and find: the user's programs, as in a shell."""
     return {
         "toolkit": [python.path, *local_command()[1:]],
-        "environment": {"PATH": python.search_path, "PYTHONPATH": os.environ.get("PYTHONPATH")},
+        "environment": {
+            "PATH": python.search_path,
+            "PYTHONPATH": os.environ.get("PYTHONPATH"),
+            environment_store.STORE_VARIABLE: environment.local_store(),
+        },
     }
 
 

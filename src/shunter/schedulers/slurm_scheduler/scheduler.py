@@ -26,7 +26,7 @@ from shunter.schedulers.slurm_scheduler.observe import PartitionNodes, SlurmJob
 from shunter.schedulers.slurm_scheduler.options import HYPHENATED, SlurmOpts
 from shunter.schedulers.slurm_scheduler.request import CLEAN_ENVIRONMENT, make_script, queue_words
 from shunter.schedulers.slurm_scheduler.rules import HINTS
-from shunter.specs.app import AppDef
+from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import runopts
 from shunter.specs.status import AppState, is_terminal
@@ -99,6 +99,10 @@ class SlurmScheduler(HpcScheduler):
     ) -> AppDryRunInfo[HpcRequest]:
         options = {name.replace("-", "_"): value for name, value in cfg.items()}
         return super()._submit_dryrun(app, options, shipment)
+
+    def runs_in_image(self, role: Role, cfg: Mapping[str, Any]) -> bool:
+        """Tell whether a container runs the role's replicas."""
+        return bool(cfg.get("container")) and role.image not in ("", NO_IMAGE)
 
     def schedule(self, dryrun_info: AppDryRunInfo[HpcRequest]) -> str:
         """Submit a job, after a look at the partitions: Slurm accepts jobs that can never start."""

@@ -1,0 +1,229 @@
+"""Environments of jobs on this machine, built by the real uv and the real pip."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shunter.errors import BackendError, ConfigError
+from shunter.runner import get_runner
+from shunter.specs import AppState
+from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.workspace import environment
+from tests.environments.conftest import UV
+
+HEADER = '# /// script\n# dependencies = ["six", "idna"]\n# requires-python = ">=3.9"\n# ///\n'
+SCRIPT = "import sys, six; print(sys.prefix, six.__version__)\n"
+
+
+def environments(home: Path) -> list[Path]:
+    return sorted((home / "state" / "environments").glob("*.json"))
+
+
+def run(*arguments: str) -> str:
+    """Run a script, which must succeed; return the first line that it prints."""
+    with get_runner() as runner:
+        handle = runner.run_component("train.script", arguments, "local_cwd", {})
+        status = runner.wait(handle)
+        lines = list(runner.log_lines(handle, "s"))
+        assert status.state == AppState.SUCCEEDED, lines
+        return lines[0].strip()
+
+
+def planned(*arguments: str) -> AppDryRunInfo:
+    with get_runner() as runner:
+        return runner.dryrun_component("train.script", arguments, "local_cwd", {})
+
+
+def test_a_script_with_a_header_runs_with_its_packages(packages, project, home):
+    (project / "s.py").write_text(HEADER + SCRIPT)
+    plan = planned("--script", "s.py").environments["s"]
+    assert (plan["built"], plan["packages"]) == (False, ["six", "idna"])
+    assert not environments(home), "a plan builds nothing"
+    prefix, _ = run("--script", "s.py").split()
+    (pointer,) = environments(home)
+    assert Path(prefix).parent == pointer.parent / json.loads(pointer.read_text())["folder"]
+    assert planned("--script", "s.py").environments["s"]["built"] is True
+    os.utime(pointer, (1, 1))
+    (project / "s.py").write_text(HEADER + "# other code, the same packages\n" + SCRIPT)
+    assert run("--script", "s.py").split()[0] == prefix
+    assert pointer.stat().st_mtime > 1, "a use is noted"
+
+
+def test_without_the_header_the_python_that_is_there_runs(project):
+    (project / "s.py").write_text(HEADER + "import sys; print(sys.prefix)\n")
+    assert planned("--script", "s.py", "--environment", "none").environments == {}
+    assert run("--script", "s.py", "--environment", "none") == sys.prefix
+
+
+def test_requirements_with_what_they_include(packages, project, home):
+    (project / "s.py").write_text(SCRIPT)
+    (project / "needs").mkdir()
+    (project / "needs" / "all.txt").write_text("-r base.txt\n-c ../limits.txt\n")
+    (project / "needs" / "base.txt").write_text("six\n")
+    (project / "limits.txt").write_text("six==1.16.0\n")
+    assert run("--script", "s.py", "--environment", "needs/all.txt").split()[1] == "1.16.0"
+    (project / "limits.txt").write_text("six==1.17.0\n")
+    assert run("--script", "s.py", "--environment", "needs/all.txt").split()[1] == "1.17.0"
+    assert len(environments(home)) == 2
+
+
+def test_a_project_by_its_lock_and_a_script_by_its_own(packages, project, home):
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = ["six<1.17"]\n'
+        '[dependency-groups]\ndev = ["idna"]\n'
+    )
+    (project / "s.py").write_text(HEADER.replace('"six"', '"six<1.17"') + SCRIPT)
+    with pytest.raises(ConfigError, match=r"it has no uv\.lock"):
+        planned("--script", "s.py", "--environment", ".")
+    subprocess.run([UV, "lock", "--quiet"], check=True)
+    subprocess.run([UV, "lock", "--quiet", "--script", "s.py"], check=True)
+    of_project = run("--script", "s.py", "--environment", ".").split()
+    of_script = run("--script", "s.py").split()
+    assert of_project[1] == of_script[1] == "1.16.0"
+    assert [Path(of_project[0], "lib").exists(), of_project[0] == of_script[0]] == [True, False]
+    assert not list(Path(of_project[0]).glob("lib/*/site-packages/idna")), "no groups for development"
+    assert list(Path(of_script[0]).glob("lib/*/site-packages/idna"))
+
+
+def test_what_cannot_be_installed_is_an_error_before_the_job_starts(packages, project, home):
+    (project / "s.py").write_text(HEADER.replace("idna", "shunter-has-no-such-package") + SCRIPT)
+    with get_runner() as runner, pytest.raises(BackendError) as error:
+        runner.run_component("train.script", ["--script", "s.py"], "local_cwd", {})
+    assert "cannot build the environment of the header of s.py" in str(error.value)
+    assert "shunter-has-no-such-package" in str(error.value)
+    assert not environments(home)
+    assert [path.suffix for path in (home / "state" / "environments").iterdir()] == [".failed"]
+
+
+def test_without_uv_pip_builds_it(packages, project, monkeypatch):
+    (project / "s.py").write_text(HEADER + SCRIPT)
+    monkeypatch.setenv("SHUNTER_INSTALLER", "pip")
+    prefix, version = run("--script", "s.py").split()
+    assert version
+    assert "environments" in prefix
+    (project / "s.py").write_text(HEADER.replace(">=3.9", ">=3.99") + SCRIPT)
+    with get_runner() as runner, pytest.raises(BackendError, match=r"needs Python >=3\.99.*Install uv"):
+        runner.run_component("train.script", ["--script", "s.py"], "local_cwd", {})
+
+
+# ---- many at once, dead builders, age
+
+
+def builder(home: Path, description: dict, folder: Path) -> Callable[..., subprocess.Popen]:
+    """Return what starts a process that builds an environment with what is called `uv` in a folder."""
+    environment.put_toolkit()
+    request = environment.request_for(environment.Description(**description), sys.executable)
+    command = [sys.executable, "-S", environment.local_toolkit(), "environment", "build"]
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+    def start() -> subprocess.Popen:
+        process = subprocess.Popen(
+            [*command, environment.local_store()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PATH": path},
+        )
+        process.stdin.write(request)
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    return start
+
+
+@pytest.fixture
+def fake_uv(tmp_path: Path) -> Path:
+    """A folder with a uv that notes its calls, and installs nothing once the file `go` is there."""
+    folder = tmp_path / "uv"
+    folder.mkdir()
+    program = folder / "uv"
+    program.write_text(
+        f"#!/bin/sh\necho x >>{folder}/calls\n"
+        f"while [ ! -e {folder}/go ]; do sleep 0.05; done\n"
+        f'for venv; do :; done\nmkdir -p "$venv/bin" && ln -s {sys.executable} "$venv/bin/python"\n'
+    )
+    program.chmod(0o755)
+    return folder
+
+
+def calls(folder: Path) -> int:
+    return len((folder / "calls").read_text().splitlines()) if (folder / "calls").exists() else 0
+
+
+def test_of_twenty_that_start_at_once_one_builds(home, fake_uv):
+    start = builder(home, {"kind": "packages", "source": "test"}, fake_uv)
+    processes = [start() for _ in range(20)]
+    (fake_uv / "go").touch()
+    results = [json.loads(process.communicate()[0]) for process in processes]
+    assert {result["python"] for result in results} == {results[0]["python"]}
+    assert calls(fake_uv) == 1
+    assert len(list((home / "state" / "environments").iterdir())) == 2, "nothing else is left"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    from shunter.backoff import polling
+
+    tries = polling(60)
+    while not condition():
+        assert tries.pause()
+
+
+def test_a_killed_build_blocks_nobody_and_is_not_used(home, fake_uv):
+    start = builder(home, {"kind": "packages", "source": "test"}, fake_uv)
+    first = start()
+    wait_for(lambda: calls(fake_uv) == 1)
+    waiting = start()
+    first.kill()
+    first.communicate()
+    wait_for(lambda: calls(fake_uv) == 2)
+    (fake_uv / "go").touch()
+    out, err = waiting.communicate()
+    assert json.loads(out)["built"] is True, err
+    assert len(environments(home)) == 1
+
+
+def test_gc_collects_by_last_use(home, fake_uv):
+    (fake_uv / "go").touch()
+    start = builder(home, {"kind": "packages", "source": "test"}, fake_uv)
+    start().communicate()
+    shunter = [sys.executable, "-m", "shunter"]
+
+    def gc(*words: str) -> str:
+        done = subprocess.run([*shunter, "gc", *words], capture_output=True, text=True, check=True)
+        return done.stdout + done.stderr
+
+    (pointer,) = environments(home)
+    folder = pointer.parent / json.loads(pointer.read_text())["folder"]
+    assert "environment" not in gc("--older-than", "1s"), "it was used today"
+    os.utime(pointer, (1, 1))
+    assert "environment" in gc()
+    assert folder.exists()
+    gc("--yes")
+    assert not folder.exists()
+    assert not pointer.exists()
+
+
+def test_an_environment_whose_python_is_gone_is_built_again(home, fake_uv):
+    (fake_uv / "go").touch()
+    start = builder(home, {"kind": "packages", "source": "test"}, fake_uv)
+    python = Path(json.loads(start().communicate()[0])["python"])
+    python.unlink()
+    assert json.loads(start().communicate()[0])["python"] != str(python)
+
+
+def test_lists_of_packages_for_calls_from_python(project):
+    assert environment.describe(["six"]) == {
+        "kind": "packages",
+        "source": "a list of packages",
+        "packages": ["six"],
+    }
+    with pytest.raises(ConfigError, match=r"cannot read no-such-file\.txt"):
+        environment.describe("no-such-file.txt")
