@@ -10,9 +10,7 @@ from shunter._toolkit import function_call, sealed_pickle
 from shunter.errors import ConfigError, ResultError
 from shunter.runner import Runner
 from shunter.runner.calls import call_of, key_of
-from shunter.schedulers.results import KeepsResults
 from shunter.specs.app import AppDef, Role
-from shunter.specs.handles import parse_app_handle
 from shunter.specs.training import specification
 
 #: Where the toolkit leaves a result, below a replica's base directory.
@@ -107,15 +105,11 @@ class CallResults:
         Raises:
             ResultError: there is none, or it is not the job's.
         """
-        parsed = parse_app_handle(self.handle)
-        scheduler = runner.scheduler(parsed.scheduler_backend)
         replica = index if self.count > 1 else rank // self._per_host
         path = f"{_FOLDER}/{function_call.RESULT.format(rank=rank)}"
         what = f"the result of {self.handle}" + (f" {self.role}/{index}" if self.count > 1 else "")
-        if not isinstance(scheduler, KeepsResults):
-            raise ResultError(f"{what} cannot be read: {scheduler.backend} does not keep results")
         try:
-            data = b"".join(scheduler.results(parsed.app_id, self.role, replica).read(path))
+            data = b"".join(runner.results(self.handle, self.role, replica).read(path))
         except ConfigError as error:
             raise ResultError(f"{what} is not there: {error.message}", hint=error.hint) from None
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,16 +16,6 @@ from shunter.specs.handles import parse_app_handle
 from shunter.specs.serialize import from_json
 from shunter.specs.status import AppState, AppStatus, ReplicaStatus, RoleStatus
 from shunter.why.explanation import Explanation, explain
-
-_local = threading.local()
-
-
-def own_runner() -> Runner:
-    """Return the runner of this thread, made on first use: runners are not shared between threads."""
-    if not hasattr(_local, "runner"):
-        _local.runner = get_runner()
-    runner: Runner = _local.runner
-    return runner
 
 
 class JobFailedError(ResultError):
@@ -76,10 +65,8 @@ class Job:
         Raises:
             UnknownAppException: there is no such job.
         """
-        status = own_runner().status(self.handle)
-        if status is None:
-            raise UnknownAppException(f"there is no job {self.handle}")
-        return status
+        with get_runner() as runner:
+            return self._known(runner.status(self.handle))
 
     @property
     def state(self) -> AppState:
@@ -92,7 +79,10 @@ class Job:
         Raises:
             UnknownAppException: there is no such job.
         """
-        status = own_runner().wait(self.handle, timeout=timeout)
+        with get_runner() as runner:
+            return self._known(runner.wait(self.handle, timeout=timeout))
+
+    def _known(self, status: AppStatus | None) -> AppStatus:
         if status is None:
             raise UnknownAppException(f"there is no job {self.handle}")
         return status
@@ -107,26 +97,30 @@ class Job:
             replica: only replicas of this index.
             follow: go on until the job has ended.
         """
-        replicas = [
-            (name, k)
-            for name, k in own_runner().replicas(self.handle)
-            if role in (None, name) and replica in (None, k)
-        ]
-        for block in own_runner().log_blocks(self.handle, replicas, LogQuery(should_tail=follow)):
-            for line in iter_lines(block.data):
-                yield line.decode("utf-8", "replace").rstrip("\r\n")
+        with get_runner() as runner:
+            replicas = [
+                (name, k)
+                for name, k in runner.replicas(self.handle)
+                if role in (None, name) and replica in (None, k)
+            ]
+            for block in runner.log_blocks(self.handle, replicas, LogQuery(should_tail=follow)):
+                for line in iter_lines(block.data):
+                    yield line.decode("utf-8", "replace").rstrip("\r\n")
 
     def why(self) -> Explanation:
         """Return why the job failed or waits, as ``shunter why`` finds it."""
-        return explain(own_runner(), self.handle, self.status())
+        with get_runner() as runner:
+            return explain(runner, self.handle, self._known(runner.status(self.handle)))
 
     def cancel(self) -> None:
         """Ask the job to stop. Does not wait for it; does nothing if it has ended."""
-        own_runner().cancel(self.handle)
+        with get_runner() as runner:
+            runner.cancel(self.handle)
 
     def delete(self) -> None:
         """Remove what the scheduler keeps of the job, which has ended."""
-        own_runner().delete(self.handle)
+        with get_runner() as runner:
+            runner.delete(self.handle)
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the job and return what its function returned; of several calls, a list.
@@ -140,11 +134,12 @@ class Job:
             TimeoutError: the job has not ended in time.
             ConfigError: the job calls no function.
         """
-        results = call_results(own_runner(), self.handle)
-        status = self.wait(timeout)
-        if not status.is_terminal():
-            raise TimeoutError(f"{self.handle} is {status.state} after {timeout:g} s")
-        values = [result_of(own_runner(), results, index, status) for index in range(results.count)]
+        with get_runner() as runner:
+            results = call_results(runner, self.handle)
+            status = self._known(runner.wait(self.handle, timeout=timeout))
+            if not status.is_terminal():
+                raise TimeoutError(f"{self.handle} is {status.state} after {timeout:g} s")
+            values = [result_of(runner, results, index, status) for index in range(results.count)]
         return values if results.count > 1 else values[0]
 
 
@@ -155,7 +150,8 @@ def job(name: str) -> Job:
         UnknownAppException: there is no such job.
         UsageError: several jobs match.
     """
-    return Job(own_runner().resolve_handle(name))
+    with get_runner() as runner:
+        return Job(runner.resolve_handle(name))
 
 
 def call_results(runner: Runner, handle: str) -> CallResults:
