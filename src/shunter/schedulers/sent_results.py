@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import IO
 
 from shunter._toolkit.store import Item, Place, Store, StoreError
@@ -71,8 +72,9 @@ class SentResults:
                 self._items[f"checkpoints/{item.path}"] = item
         self._keep_archives(seen)
         found = [ResultFile(path, item.size, _time_of(item)) for path, item in self._items.items()]
-        for _, archive in self._archives.values():
-            found += archive.files()
+        for item, archive in self._archives.values():
+            # toolkits pack without times: a file is as old as its archive
+            found += [replace(file, modified=file.modified or _time_of(item)) for file in archive.files()]
             self.left_out += archive.left_out
         return found
 
