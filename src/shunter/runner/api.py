@@ -12,7 +12,7 @@ from shunter.progress import Progress, Silent
 from shunter.runner import observation
 from shunter.runner.config import DEFAULT, Config, effective_options, load_config
 from shunter.runner.events import log_event
-from shunter.runner.fetched_results import Fetched, Source, chosen_files, fetch, sources_of
+from shunter.runner.fetched_results import Fetched, ResultSource, chosen_files, fetch, sources_of
 from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
 from shunter.runner.observation import open_dependencies, reconcile, unknown_job
@@ -483,7 +483,7 @@ class Runner:
 
     def result_sources(
         self, app_handle: AppHandle, replicas: Sequence[tuple[str, int]] | None = None
-    ) -> builtins.list[Source]:
+    ) -> builtins.list[ResultSource]:
         """Return where the results of replicas are, all by default; see `results` for what can go wrong."""
         chosen = self.replicas(app_handle) if replicas is None else replicas
         return sources_of([(role, k, self.results(app_handle, role, k)) for role, k in chosen])

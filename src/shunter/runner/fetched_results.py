@@ -28,7 +28,7 @@ _VERSION_LETTERS, _NAME_BYTES = 12, 200
 
 
 @dataclass(frozen=True)
-class Source:
+class ResultSource:
     """Where results come from, and the folder of the target directory into which they go.
 
     Attributes:
@@ -48,7 +48,7 @@ class Source:
 class Chosen:
     """A file that is to be fetched."""
 
-    source: Source
+    source: ResultSource
     file: ResultFile
 
     @property
@@ -101,18 +101,18 @@ class Fetched:
             raise type(first)("\n".join(each.message for each in self.problems), hint=first.hint)
 
 
-def sources_of(places: Sequence[tuple[str, int, ResultPlace]]) -> list[Source]:
+def sources_of(places: Sequence[tuple[str, int, ResultPlace]]) -> list[ResultSource]:
     """Return sources for places by role and replica; places that are equal are one source."""
-    sources: list[Source] = []
+    sources: list[ResultSource] = []
     for role, k, place in places:
         if not any(source.place == place for source in sources):
-            sources.append(Source(role, k, place, os.path.join(role, str(k))))
+            sources.append(ResultSource(role, k, place, os.path.join(role, str(k))))
     if len(sources) == 1:
-        return [Source(sources[0].role, sources[0].replica, sources[0].place)]
+        return [ResultSource(sources[0].role, sources[0].replica, sources[0].place)]
     return sources
 
 
-def chosen_files(sources: Sequence[Source], patterns: Sequence[str] = ()) -> list[Chosen]:
+def chosen_files(sources: Sequence[ResultSource], patterns: Sequence[str] = ()) -> list[Chosen]:
     """Return the files of sources that match one of the patterns; all without a pattern.
 
     Args:
