@@ -84,6 +84,12 @@ if not os.path.exists(place):
     sys.exit(3)
 print("goes on after epoch", open(place).read())
 """
+KEEPS = """
+import os
+k = os.environ["TORCHX_REPLICA_IDX"]
+for path, folder in ("model/m", "SM_MODEL_DIR"), ("checkpoints/c", "SM_CHECKPOINT_DIR"):
+    open(os.path.join(os.environ[folder], path[-1]), "w").write(f"{path} of {k}")
+"""
 SCHEDULERS = ["local_cwd", "local_docker", "slurm", "ray", "sge"]
 
 
@@ -136,6 +142,15 @@ class Place:
         """Return the logs of all replicas."""
         done = subprocess.run([*SHUNTER, "log", handle], capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
+
+    def fetch(self, handle: str, target: Path) -> dict[str, bytes]:
+        """Return the results of a job by their paths, after bringing them to a directory."""
+        words = ["fetch", handle, "--to", str(target)]
+        done = subprocess.run([*SHUNTER, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return {
+            str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()
+        }
 
 
 SHUNTER = [sys.executable, "-m", "shunter"]
@@ -227,7 +242,8 @@ def test_the_documents_example_is_the_same_everywhere(place: Place, project: Pat
     words = ["--script", "train.py", "--output", output]
     for name in ("training", "testing"):
         words += ["--channel", f"{name}={project.parent / 'data' / name}"]
-    name = place.run("train.script", *words, "--", *WORDS, project=project).rpartition("/")[2]
+    handle = place.run("train.script", *words, "--", *WORDS, project=project)
+    name = handle.rpartition("/")[2]
     places = [path for path in _names(aws, project) if path.endswith("/output/model.tar.gz")]
     assert places == [f"out/{name}/output/model.tar.gz"]
 
@@ -243,6 +259,9 @@ def test_the_documents_example_is_the_same_everywhere(place: Place, project: Pat
         report = archive.extractfile(_member(archive, "report.txt"))
         assert report is not None
         assert report.read() == b"trained 3 epochs"
+    came = place.fetch(handle, project.parent / "came")
+    assert json.loads(came["model/model.json"]) == seen
+    assert came["output/data/report.txt"] == b"trained 3 epochs"
     assert seen["argv"][1:] == WORDS
     assert seen["data"] == {"training": {"part.csv": "training,1"}, "testing": {"part.csv": "testing,1"}}
     base = seen["variables"]["SM_INPUT_DIR"].removesuffix("/input")
@@ -263,6 +282,20 @@ def test_a_job_that_fails_goes_on_from_its_checkpoint(place: Place, project: Pat
     words = ["--script", "train.py", "--checkpoints", str(project.parent / "kept"), "--max_retries", "1"]
     log = place.log(place.run("train.script", *words, project=project))
     assert log.index("from the beginning") < log.index("goes on after epoch 1")
+
+
+@pytest.mark.parametrize("place", SCHEDULERS, indirect=True)
+def test_results_come_back_without_an_output(place: Place, project: Path) -> None:
+    (project / "train.py").write_text(KEEPS)
+    if place.scheduler == "ray":
+        place.options += ["-cfg", f"job_dir={project.parent}/kept"]
+    words = ["--script", "train.py", "--num_replicas", "2", "--cpu", "1"]
+    came = place.fetch(place.run("train.script", *words, project=project), project.parent / "came")
+    assert {path: content for path, content in came.items() if not path.endswith("/success")} == {
+        f"train/{k}/{path}": f"{path} of {k}".encode()
+        for k in (0, 1)
+        for path in ("model/m", "checkpoints/c")
+    }
 
 
 @pytest.mark.parametrize("place", SCHEDULERS, indirect=True)

@@ -49,6 +49,7 @@ COMMANDS: dict[str, str] = {
     "log": "print or follow the logs of a job",
     "metrics": "show the metrics of one or several jobs, side by side",
     "plot": "draw a metric of one or several jobs",
+    "fetch": "bring the results of a job to this machine",
     "exec": "run a command, or a shell, in a running replica of a job",
     "wait": "wait until a job has ended",
     "result": "print what a function that ran as a job returned",

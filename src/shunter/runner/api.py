@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any, Self
 
 from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreError
-from shunter.progress import Progress
+from shunter.progress import Progress, Silent
 from shunter.runner import observation
 from shunter.runner.config import DEFAULT, Config, effective_options, load_config
 from shunter.runner.events import log_event
+from shunter.runner.fetched_results import Fetched, ResultSource, chosen_files, fetch, sources_of
 from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
 from shunter.runner.observation import open_dependencies, reconcile, unknown_job
@@ -479,6 +480,41 @@ class Runner:
             )
         with log_event("results", scheduler.backend, self._name, app_id=app_id):
             return scheduler.results(app_id, role_name, k)
+
+    def result_sources(
+        self, app_handle: AppHandle, replicas: Sequence[tuple[str, int]] | None = None
+    ) -> builtins.list[ResultSource]:
+        """Return where the results of replicas are, all by default; see `results` for what can go wrong."""
+        chosen = self.replicas(app_handle) if replicas is None else replicas
+        return sources_of([(role, k, self.results(app_handle, role, k)) for role, k in chosen])
+
+    def fetch(
+        self,
+        app_handle: AppHandle,
+        target: str,
+        patterns: Sequence[str] = (),
+        *,
+        replicas: Sequence[tuple[str, int]] | None = None,
+        force: bool = False,
+    ) -> Fetched:
+        """Bring results of a job to a directory of this machine; go on where an earlier attempt ended.
+
+        Args:
+            app_handle: the job. One that runs has the results that are there so far.
+            target: the directory. Several replicas go to ``ROLE/K`` below it.
+            patterns: which files, see `fetched_results.chosen_files`; all by default.
+            replicas: of which replicas, as pairs of role name and index; of all by default.
+            force: overwrite files that differ.
+
+        Raises:
+            UnknownAppException: there is no such job.
+            ConfigError: there are no such results, or a file here differs. The other files have been fetched.
+            BackendError: a file could not be read. The other files have been fetched.
+        """
+        chosen = chosen_files(self.result_sources(app_handle, replicas), patterns)
+        fetched = fetch(chosen, target, self.progress or Silent(), force=force)
+        fetched.raise_for_problems()
+        return fetched
 
     # ---- ending
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import IO
 
 from shunter.errors import BackendError
-from shunter.schedulers.kept_results import BLOCK, ResultFile, no_such_file, part_of
+from shunter.schedulers.kept_results import BLOCK, INTERNAL, ResultFile, no_such_file, part_of
 
 #: tarfile reads a header whole, so that a forged one could take all memory.
 LONGEST_HEADER = 1 << 20
@@ -85,7 +85,7 @@ class ArchivedResults:
         for name, member in members.items():
             path = posixpath.join(self.prefix, name)
             parts = path.split("/")
-            if member.isdir():
+            if member.isdir() or path == INTERNAL:
                 continue
             if posixpath.isabs(name) or ".." in parts:
                 self.left_out.append(f"{path} lies outside of the archive")

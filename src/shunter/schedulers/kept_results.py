@@ -15,6 +15,8 @@ from typing import Protocol, runtime_checkable
 from shunter.errors import BackendError, ConfigError
 from shunter.specs.training import RESULTS
 
+#: What the toolkit keeps among the results while a job runs: space for its report, should the disk be full.
+INTERNAL = "output/.failure.reserve"
 #: How much of a file is read at a time.
 BLOCK = 1 << 20
 
@@ -152,6 +154,8 @@ class LocalResults:
             pending += reversed(folders)
 
     def _file(self, path: str, entry: os.DirEntry[str]) -> ResultFile | None:
+        if path == INTERNAL:
+            return None
         if entry.is_symlink() and not self._is_inside(entry.path):
             self.left_out.append(f"{path} is a link that leads out of the results")
             return None

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO
+from dataclasses import replace
+from typing import IO, Any
 
 from shunter._toolkit.store import Item, Place, Store, StoreError
-from shunter.errors import BackendError
+from shunter.errors import BackendError, ConfigError, UnknownAppException
 from shunter.schedulers.archived_results import ArchivedResults
 from shunter.schedulers.kept_results import BLOCK, ResultFile, no_such_file, part_of
+from shunter.schedulers.lines import check_replicas
+from shunter.schedulers.responses import DescribeAppResponse
+from shunter.specs.training import checkpoints_in
 
 #: Archives that jobs send, and the directory whose files each has; the names are SageMaker's.
 _ARCHIVES = {"model.tar.gz": "model", "output.tar.gz": "output/data"}
@@ -21,6 +25,55 @@ _FOLDERS = {
     "output": "output/data",
     "intermediate": "output/intermediate",
 }
+
+
+def results_sent_by(
+    backend: str,
+    app_id: str,
+    response: DescribeAppResponse | None,
+    role_name: str,
+    k: int,
+    client: Callable[[], Any] | None = None,
+) -> SentResults:
+    """Return the results that a replica sent to its job's output.
+
+    Args:
+        backend: name of the scheduler.
+        app_id: the job.
+        response: what the scheduler says of it; None if it does not know it.
+        role_name: the replica's role.
+        k: its index.
+        client: makes the client of S3; by default one is made as boto3 does by itself.
+
+    Raises:
+        UnknownAppException: there is no such job.
+        UsageError: it has no such replica.
+        ConfigError: it has no output, or one that this machine does not see.
+    """
+    if response is None:
+        raise UnknownAppException(f"{backend} has no job {app_id!r}")
+    known = [(role.role, replica.id) for role in response.roles_statuses for replica in role.replicas]
+    roles = {role.name: role for role in response.roles}
+    known += [(role.name, index) for role in response.roles for index in range(role.num_replicas)]
+    check_replicas(app_id, [(role_name, k)], dict.fromkeys(known))
+    uri = response.results or ""
+    if not uri:
+        raise ConfigError(
+            f"{backend} keeps the results of {app_id} nowhere that can be read from here",
+            hint="Have the next job send them to storage: run it with --output s3://BUCKET/PREFIX, or with a "
+            "directory that it and this machine share.",
+        )
+    if uri.startswith("/") and not os.path.exists(uri):
+        raise ConfigError(
+            f"the results of {app_id} are in {uri}, which this machine does not see, or does not yet",
+            hint="Mount that storage here, or use --output s3://BUCKET/PREFIX.",
+        )
+    role = roles.get(role_name)
+    checkpoints = checkpoints_in(role.env) if role is not None else ""
+    store = Store(warn=lambda text: None, client=client)
+    if uri.endswith("-*/output"):  # each point of a sweep has its own
+        return SentResults(f"{uri.removesuffix('*/output')}{k}/output", "", checkpoints, store)
+    return SentResults(uri, f"algo-{k + 1}" if k else "", checkpoints, store)
 
 
 class SentResults:
@@ -71,8 +124,9 @@ class SentResults:
                 self._items[f"checkpoints/{item.path}"] = item
         self._keep_archives(seen)
         found = [ResultFile(path, item.size, _time_of(item)) for path, item in self._items.items()]
-        for _, archive in self._archives.values():
-            found += archive.files()
+        for item, archive in self._archives.values():
+            # toolkits pack without times: a file is as old as its archive
+            found += [replace(file, modified=file.modified or _time_of(item)) for file in archive.files()]
             self.left_out += archive.left_out
         return found
 

@@ -70,6 +70,15 @@ def output_in(environment: Mapping[str, str]) -> str:
         return ""
 
 
+def checkpoints_in(environment: Mapping[str, str]) -> str:
+    """Return where the checkpoints go of a job whose document is in this environment; "" if nowhere."""
+    try:
+        document = json.loads(environment.get(DOCUMENT) or "{}")
+        return str((document.get("checkpoints") or {}).get("uri") or "")
+    except (ValueError, AttributeError):
+        return ""
+
+
 def lost_results(specification: Mapping[str, Any], mounted: Iterable[str]) -> str:
     """Return where in its container a script leaves results that are lost with the container; "" if nowhere.
 

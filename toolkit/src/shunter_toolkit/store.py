@@ -117,6 +117,7 @@ class Store:
         cancelled: set when the job is being stopped; downloads in progress are then abandoned.
         region: region of S3 where the environment names none.
         warn: called with messages about what is tried again.
+        client: makes the client of S3; by default it is made of what the environment says.
     """
 
     def __init__(
@@ -125,11 +126,13 @@ class Store:
         cancelled: threading.Event | None = None,
         region: str | None = None,
         warn: Callable[[str], None] = log.warning,
+        client: Callable[[], Any] | None = None,
     ) -> None:
         self.patience = patience
         self.cancelled = cancelled or threading.Event()
         self._region = region
         self._warn = warn
+        self._make = client or self._make_client
         self._lock = threading.Lock()
         self._made: Any = None
 
@@ -137,7 +140,7 @@ class Store:
     def _client(self) -> Any:
         with self._lock:
             if self._made is None:
-                self._made = self._make_client()
+                self._made = self._make()
             return self._made
 
     def _make_client(self) -> Any:

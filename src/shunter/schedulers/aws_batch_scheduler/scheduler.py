@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shunter.errors import ShunterError, UnknownAppException
@@ -50,7 +51,9 @@ from shunter.schedulers.aws_batch_scheduler.submission import (
     terminate_all,
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, Capabilities
+from shunter.schedulers.kept_results import ResultPlace
 from shunter.schedulers.lines import check_combined, check_replicas
+from shunter.schedulers.sent_results import results_sent_by
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import is_terminal
@@ -208,6 +211,14 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     def details(self, app_id: str) -> BatchJobDetails:
         """Return what else can be asked about a job: its place in the queue."""
         return BatchJobDetails(self._jobs, app_id)
+
+    # ---- results
+
+    def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a replica, which are where the job sent them (``--output``)."""
+        found = self._jobs.find(app_id)
+        client = None if found is None else partial(found[0].client, "s3")
+        return results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k, client)
 
     # ---- entering
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shunter.errors import ConfigError, UnknownAppException
@@ -41,7 +42,9 @@ from shunter.schedulers.aws_sagemaker_scheduler.request import (
 )
 from shunter.schedulers.aws_sagemaker_scheduler.submission import check_identity, prepare, submit
 from shunter.schedulers.capabilities import Capabilities
+from shunter.schedulers.kept_results import ResultPlace
 from shunter.schedulers.lines import check_combined, check_replicas
+from shunter.schedulers.sent_results import results_sent_by
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace
@@ -216,6 +219,15 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         if names.split_queued(app_id) is not None:
             return self._queued.exists(app_id)
         return self._job(app_id) is not None
+
+    # ---- results
+
+    def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a job: SageMaker packs those of all hosts into one archive."""
+        client = partial(self._session_of_job(app_id).client, "s3")
+        place = results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k, client)
+        place.host = ""
+        return place
 
     # ---- entering
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shunter.schedulers.hpc.storage import Storage
-from shunter.schedulers.kept_results import ResultFile, part_of
+from shunter.schedulers.kept_results import INTERNAL, ResultFile, part_of
 
 #: How much of a file one command reads.
 PART_BYTES = 8 << 20
@@ -35,6 +35,8 @@ class SharedResults:
         self.left_out = []
         found = []
         for path, size, modified in self._storage.results(self.base):
+            if path == INTERNAL:
+                continue
             if size is None:
                 self.left_out.append(f"{path} is a link that leads out of the results, or no file")
             else:

@@ -29,6 +29,7 @@ from shunter.schedulers.api import (
 )
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
 from shunter.schedulers.joined_terminal import SHELL, run_joined
+from shunter.schedulers.kept_results import ResultPlace
 from shunter.schedulers.kubernetes_scheduler import doctor, housekeeping, jobs, names, states, submission
 from shunter.schedulers.kubernetes_scheduler.api_server import WATCH_SECONDS, ApiServer, Watches
 from shunter.schedulers.kubernetes_scheduler.jobs import ClusterJob
@@ -37,6 +38,7 @@ from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
 from shunter.schedulers.kubernetes_scheduler.options import JOBSET, REPLACED, KubernetesOpts
 from shunter.schedulers.kubernetes_scheduler.request import KubernetesJob, as_jobset, make_request
 from shunter.schedulers.lines import all_replicas, check_combined, check_replicas
+from shunter.schedulers.sent_results import results_sent_by
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import as_mapping
@@ -258,6 +260,12 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
                 if job is None:
                     return None
         return jobs.describe(job)
+
+    # ---- results
+
+    def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a replica, which are where the job sent them (``--output``)."""
+        return results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k)
 
     # ---- entering
 

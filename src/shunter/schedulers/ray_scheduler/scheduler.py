@@ -26,6 +26,7 @@ from shunter.schedulers.api import (
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS
 from shunter.schedulers.ids import make_unique
+from shunter.schedulers.kept_results import LocalResults, ResultPlace
 from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
 from shunter.schedulers.ray_scheduler import logs, ray_package, request
 from shunter.schedulers.ray_scheduler.dashboard import SILENCE, Dashboard, job_path
@@ -34,6 +35,7 @@ from shunter.schedulers.ray_scheduler.options import RayOpts
 from shunter.schedulers.ray_scheduler.remote_command import run_inside
 from shunter.schedulers.ray_scheduler.request import RayRequest, make_request, warnings_for
 from shunter.schedulers.ray_scheduler.states import RayJob, find_job
+from shunter.schedulers.sent_results import results_sent_by
 from shunter.schedulers.supervisor.directories import remove_leftovers
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -197,6 +199,15 @@ class RayScheduler(Scheduler[RayOpts]):
     def exists(self, app_id: str) -> bool:
         """Tell whether Ray knows a job of this id."""
         return self.dashboard_of(app_id).job(app_id) is not None
+
+    # ---- results
+
+    def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a replica: of ``job_dir``, if this machine sees it, or of its output."""
+        response = self.describe(app_id)
+        sent = results_sent_by(self.backend, app_id, response, role_name, k)
+        base = f"{sent.uri}/{role_name}-{k}/ml"
+        return LocalResults.below(base) if sent.uri.endswith(f"/{app_id}") else sent
 
     # ---- entering
 
