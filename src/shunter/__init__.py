@@ -1,7 +1,7 @@
 """shunter: write a training script once, run it on any scheduler.
 
-The names of this package are the public Python API; ``docs/python.md`` describes their use. Each is imported on
-first use, so that a command or a supervisor that needs none of them does not load them all.
+The names of this package are the public Python API; ``docs/python.md`` describes their use. Each is imported
+on first use, so that a command or a supervisor that needs none of them does not load them all.
 """
 
 from __future__ import annotations

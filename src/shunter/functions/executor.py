@@ -15,10 +15,10 @@ from typing import Any
 from shunter._toolkit import function_call, script_command
 from shunter.components import train
 from shunter.errors import ConfigError, UsageError
+from shunter.functions.call_results import CallResults
 from shunter.functions.debugging import called_here
 from shunter.functions.futures import JobFuture, Watcher, stop_call
 from shunter.functions.packing import Call, check_call, pack
-from shunter.functions.call_results import CallResults
 from shunter.runner import Runner, get_runner
 from shunter.runner.calls import METADATA_KEY, keep_call, key_of, new_nonce
 from shunter.runner.config import effective_options
@@ -103,7 +103,7 @@ class Executor(concurrent.futures.Executor):
         else:
             travelling = workspace if isinstance(workspace, Workspace) else Workspace.from_str(workspace)
         self._submission = Submission(scheduler=name, options=cfg, workspace=travelling)
-        runner.plan(replace(self._submission, app=self._app([Call(_nothing)], keep=False)))
+        runner.plan(replace(self._submission, app=self._app([Call(function)], keep=False)))
 
     @property
     def runner(self) -> Runner:
@@ -282,8 +282,8 @@ class Executor(concurrent.futures.Executor):
             raise RuntimeError("cannot submit a call: the executor was shut down")
 
 
-def _nothing() -> None:
-    """A call to plan with."""
+def function() -> None:
+    """Plan with a call of this to check the options."""
 
 
 def _in_order(futures: Sequence[JobFuture], timeout: float | None, *, is_chunked: bool) -> Iterator[Any]:

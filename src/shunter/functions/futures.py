@@ -10,8 +10,8 @@ from typing import Any
 
 from shunter.backoff import FIRST_POLL, LONGEST_POLL, Backoff
 from shunter.errors import ResultError, ShunterError, UnknownAppException
-from shunter.functions.submitted_job import Job, call_results, result_of, state_of_call
 from shunter.functions.call_results import CallResults
+from shunter.functions.submitted_job import Job, call_results, result_of, state_of_call
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import CancelsReplicas
 from shunter.specs.handles import parse_app_handle

@@ -126,15 +126,20 @@ def _pickled(call: Call) -> bytes:
 
 
 def _own_folders() -> list[str]:
-    """Return the user's own folders of ``sys.path``; those below the current one as relative paths."""
+    """Return the user's own folders of ``sys.path``.
+
+    Those below the current one come first by their relative paths, which they have in a workspace too.
+    """
     installed = tuple(
         os.path.realpath(path) for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}
     )
-    folders = []
+    below, folders = [], []
     for entry in sys.path:
         path = os.path.realpath(entry or ".")
         if not os.path.isdir(path) or path.startswith(installed) or path.endswith("-packages"):
             continue
         relative = os.path.relpath(path)
-        folders.append(path if relative.startswith("..") else relative)
-    return folders
+        if not relative.startswith(os.pardir):
+            below.append(relative)
+        folders.append(path)
+    return [*below, *folders]

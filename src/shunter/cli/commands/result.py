@@ -11,12 +11,13 @@ from argparse import Namespace
 from typing import Any
 
 from shunter.cli.console import interrupt_message, note, out, print_json
-from shunter.cli.parser import Parser, add_handle_argument, add_json_option, number_between, parse_duration
+from shunter.cli.parser import Parser, add_handle_argument, add_json_option, number_between
 from shunter.errors import EXIT_JOB_FAILED, EXIT_OK, ResultError, ShunterError, UsageError
 from shunter.functions.call_results import CallResults, RemoteTraceback
 from shunter.functions.submitted_job import call_results, result_of
 from shunter.limits import MOST_REPLICAS
 from shunter.runner import Runner, get_runner
+from shunter.specs.durations import parse_duration
 from shunter.specs.status import AppStatus
 from shunter.terminal import clean, clean_lines
 

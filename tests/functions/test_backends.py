@@ -1,0 +1,93 @@
+"""The same lines on other schedulers, each with its real backend: values, exceptions, death, arrays, futures again."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shunter
+from shunter.docker import images
+from shunter.docker.command import DockerCommand
+from tests import backends, grid_engine, ray_cluster
+from tests.functions import work
+from tests.slurm_cluster import shared_cluster as shared_slurm
+from tests.toolkit.image import make_image
+
+
+@pytest.fixture(scope="session")
+def image() -> Iterator[str]:
+    backends.need("docker")
+    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
+    make_image(tag)
+    yield tag
+    images.remove(DockerCommand(), tag)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a module, from which functions are submitted; the tests themselves do not travel."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "lessons.py").write_text(Path(work.__file__).read_text())
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+Options = dict[str, Any]
+
+
+@pytest.fixture(params=["local_docker", "slurm", "sge", "ray", "sagemaker_local"])
+def place(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> tuple[str, Options]:
+    """A scheduler whose backend runs, and the options with which it takes small jobs."""
+    name: str = request.param
+    if name == "local_docker":
+        return name, {"image": request.getfixturevalue("image")}
+    if name == "slurm":
+        backends.need("slurm")
+        cluster = shared_slurm(tmp_path_factory)
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        return name, {"cpu": 1, "mem": "100M"}
+    if name == "sge":
+        backends.need("sge")
+        for variable, value in grid_engine.shared_cluster(tmp_path_factory).environment.items():
+            monkeypatch.setenv(variable, value)
+        return name, {"shared_dir": str(tmp_path / "shared")}
+    if name == "ray":
+        backends.need("ray")
+        monkeypatch.setenv("RAY_ADDRESS", ray_cluster.shared_cluster(tmp_path_factory).address)
+        return name, {}
+    role = "arn:aws:iam::123456789012:role/Training"
+    return name, {"role": role, "instance_type": "local", "image": request.getfixturevalue("image")}
+
+
+def test_functions_run_everywhere_alike(place, project):
+    import lessons  # type: ignore[import-not-found]
+
+    name, options = place
+    with shunter.Executor(name, **options) as executor:
+        futures = [
+            executor.submit(lessons.double, 21),
+            executor.submit(lambda: "by value"),
+            executor.submit(lessons.fail, 7),
+            executor.submit(lessons.die),
+        ]
+        results = executor.map(lessons.double, range(3))
+        assert futures[0].result(100) == 42
+        assert futures[1].result(100) == "by value"
+        error = futures[2].exception(100)
+        assert type(error).__name__ == "Unlucky"
+        assert error.args == (7,)
+        assert isinstance(futures[3].exception(100), shunter.JobFailedError)
+        assert list(results) == [0, 2, 4]
+    assert shunter.job(futures[0].job.id).result(60) == 42
