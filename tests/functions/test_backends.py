@@ -68,7 +68,7 @@ def place(
         monkeypatch.setenv("RAY_ADDRESS", ray_cluster.shared_cluster(tmp_path_factory).address)
         return name, {}
     role = "arn:aws:iam::123456789012:role/Training"
-    return name, {"role": role, "instance_type": "local", "image": request.getfixturevalue("image")}
+    return name, {"role": role, "instance_type": "ml.m5.large", "image": request.getfixturevalue("image")}
 
 
 def test_functions_run_everywhere_alike(place, project):
