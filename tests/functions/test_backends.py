@@ -1,10 +1,9 @@
-"""The same lines on other schedulers, each with its real backend: values, exceptions, death, arrays, futures again."""
+"""The same lines on other schedulers, each with its real backend: values, exceptions, death, arrays."""
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 

@@ -40,8 +40,11 @@ class SourceFile:
     def __init__(self, path: str) -> None:
         self.functions: dict[str, Function] = {}
         self.message: LinterMessage | None = None
+        self.mentions_jobs = False
         try:
-            module = ast.parse(read_regular_file(path), path)
+            text = read_regular_file(path)
+            self.mentions_jobs = b"AppDef" in text
+            module = ast.parse(text, path)
             self.functions = {node.name: node for node in module.body if isinstance(node, Function)}
         except OSError as error:
             self.message = LinterMessage("SourceFile", f"cannot read it: {error.strerror}", 0, 0)
@@ -99,6 +102,12 @@ def validate(
     for validator in [ArgTypeValidator(), ReturnTypeValidator()] if validators is None else validators:
         messages += validator.validate(function)  # type: ignore[arg-type]
     return sorted(messages, key=lambda message: (message.line, message.char))
+
+
+def is_plain_function(path: str, fn_name: str) -> bool:
+    """Tell whether a function of a file is not meant as a component: nothing in the file mentions an AppDef."""
+    source = SourceFile(path)
+    return fn_name in source.functions and not source.mentions_jobs
 
 
 def require_clean(path: str, fn_name: str) -> None:

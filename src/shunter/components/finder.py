@@ -4,7 +4,8 @@ A name is one of:
 
 - a builtin: ``utils.echo`` (see `BUILTINS`; plugins cannot replace them);
 - a function in a file: ``path/to/jobs.py:train``;
-- a function in a module: ``my_team.jobs:train``;
+- a function in a module: ``my_team.jobs:train``; where its file does not mention `AppDef`, it is
+  not a component: the job calls it (see `shunter.components.function`);
 - a plain script: ``./train.py``, which `shunter.components.train.script` runs;
 - a component of an installed distribution with an entry point of the group ``shunter.components`` (or
   ``torchx.components``): ``PREFIX = package`` offers ``PREFIX.function`` and, for modules within the package,
@@ -27,7 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shunter.components import file_linter, train, user_code
+from shunter.components import file_linter, function, train, user_code
 from shunter.components.component import Component, guarded
 from shunter.components.file_linter import component_functions, written_parameters
 from shunter.components.parameters import Parameter
@@ -165,6 +166,9 @@ def _from_file(name: str, path: str, fn_name: str) -> Component:
     path = os.path.expanduser(path)
     if not os.path.isfile(path):
         raise _no_file(path)
+    if file_linter.is_plain_function(path, fn_name):
+        target = function.target_of(path, fn_name)
+        return _function(name, user_code.load_file(path), fn_name, target, os.path.abspath(path))
     file_linter.require_clean(path, fn_name)
     return _from_namespace(name, user_code.load_file(path), fn_name, os.path.abspath(path))
 
@@ -178,6 +182,8 @@ def _from_module(name: str, module_name: str, fn_name: str) -> Component:
     module = user_code.load_module(module_name)
     path = getattr(module, "__file__", None)
     if path and path.endswith(".py"):
+        if file_linter.is_plain_function(path, fn_name):
+            return _function(name, module, fn_name, f"{module_name}:{fn_name}", f"module {module_name}")
         file_linter.require_clean(path, fn_name)
     return _from_namespace(name, module, fn_name, f"module {module_name}")
 
@@ -193,6 +199,10 @@ def _from_namespace(name: str, module: ModuleType, fn_name: str, origin: str) ->
     component = Component(name, fn, origin=origin)
     _ = component.parameters  # reports an unusable signature now
     return component
+
+
+def _function(name: str, module: ModuleType, fn_name: str, target: str, origin: str) -> Component:
+    return function.FunctionComponent(name, getattr(module, fn_name), target, origin)
 
 
 def _plain_script(path: str) -> Component:

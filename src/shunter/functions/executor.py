@@ -20,12 +20,12 @@ from shunter.functions.debugging import called_here
 from shunter.functions.futures import JobFuture, Watcher, stop_call
 from shunter.functions.packing import Call, check_call, pack
 from shunter.runner import Runner, get_runner
-from shunter.runner.calls import METADATA_KEY, keep_call, key_of, new_nonce
+from shunter.runner.calls import keep_call, key_of
 from shunter.runner.config import effective_options
 from shunter.specs.app import AppDef, RetryPolicy
 from shunter.specs.job_words import job_of_words
 from shunter.specs.submission import Submission
-from shunter.specs.training import SWEEP_KEY
+from shunter.specs.training import CALL_KEY, SWEEP_KEY, new_call
 from shunter.specs.workspace import Workspace
 from shunter.sweeps.planning import array_options, jobs_at_a_time, separate_results
 
@@ -239,11 +239,10 @@ class Executor(concurrent.futures.Executor):
         app = train.script("call", script=script_command.TOOLKIT, **parameters)
         role = app.roles[0]
         role.name = name
-        nonce = new_nonce()
-        role.metadata[METADATA_KEY] = {"nonce": nonce, "count": len(calls)}
+        metadata = role.metadata[CALL_KEY] = new_call(len(calls))
         if keep:
-            packed = pack(calls, key_of(nonce))
-            role.metadata[METADATA_KEY] |= {"digest": keep_call(packed.data), "libraries": packed.libraries}
+            packed = pack(calls, key_of(metadata["nonce"]))
+            metadata |= {"digest": keep_call(packed.data), "libraries": packed.libraries}
         if len(calls) > 1:
             role.num_replicas = len(calls)
             role.retry_policy = RetryPolicy.REPLICA

@@ -1,6 +1,6 @@
 """Calls of functions, on their way into the jobs that make them.
 
-A role that calls a function has ``metadata["call"]`` (`METADATA_KEY`); the call itself, function and
+A role that calls a function has ``metadata["call"]`` (`specs.training.new_call`); the call, function and
 arguments, is a file of the state directory. When the job is prepared, the call is put where the job will find
 it: in a variable if it is small, else beside the code. The definition in the history has neither the call nor
 the job's key, so it stays small and holds no secret, and a repetition gets both again.
@@ -24,13 +24,11 @@ from shunter.errors import ConfigError
 from shunter.paths import make_private_dir, read_regular_file, state_dir, state_error
 from shunter.schedulers.capabilities import Capabilities
 from shunter.specs.app import AppDef, Role
+from shunter.specs.training import CALL_KEY
 from shunter.specs.training import METADATA_KEY as TRAIN_KEY
 from shunter.specs.workspace import Workspace
 from shunter.workspace.toolkit_files import START, local_folder, put_toolkit
 
-#: Of a role: ``nonce``, which the job's key is made of; ``digest`` of the file with the call, if there is
-#: one; ``libraries``, folders of packages that the pickle needs, by name.
-METADATA_KEY = "call"
 #: Where calls, packages and the toolkit are in a workspace that travels.
 FOLDER = ".shunter"
 LARGEST = 2 << 30
@@ -38,11 +36,6 @@ LARGEST = 2 << 30
 _LARGEST_IN_REQUEST = 8 << 10
 _LARGEST_VARIABLE = 96 << 10
 _FILE = "calls.sealed"
-
-
-def new_nonce() -> str:
-    """Return what tells the key of a job from those of all others."""
-    return secrets.token_hex(16)
 
 
 def key_of(nonce: str) -> bytes:
@@ -112,7 +105,7 @@ def _path_of(digest: str) -> str:
 
 def call_of(role: Role) -> Mapping[str, Any]:
     """Return what a role's metadata say of its call; empty if it calls no function."""
-    value = role.metadata.get(METADATA_KEY)
+    value = role.metadata.get(CALL_KEY)
     return value if isinstance(value, dict) else {}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from shunter.errors import ConfigError
 METADATA_KEY = "train"
 #: Names in the metadata the points of a sweep, see `specs.sweep_points`.
 SWEEP_KEY = "sweep"
+#: Names in the metadata the call of a function that a role makes, see `new_call`.
+CALL_KEY = "call"
 #: Names in the metadata the program of a builtin, one of `PROGRAMS`.
 PROGRAM_KEY = "program"
 #: Metadata key; False runs a role's script without the toolkit, even where the toolkit is the default.
@@ -52,6 +55,16 @@ def specification(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the training specification of a role, or of its metadata as JSON values; empty without one."""
     value = metadata.get(METADATA_KEY)
     return dict(value) if isinstance(value, dict) else {}
+
+
+def new_call(count: int) -> dict[str, Any]:
+    """Return the metadata of a role that calls functions.
+
+    ``nonce`` is what the key of the job's results is made of, ``count`` how many calls the job makes. Where
+    the calls are pickled there are also ``digest``, which names their file, and ``libraries``, folders of
+    packages that reading it needs, by name.
+    """
+    return {"nonce": secrets.token_hex(16), "count": count}
 
 
 def output_of(specification: Mapping[str, Any], app_id: str) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
+import enum
 import importlib
+import inspect
 import json
 import os
 import pickle
@@ -18,8 +20,10 @@ import signal
 import sys
 import tempfile
 import traceback
+import typing
 import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from types import FrameType
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -52,7 +56,7 @@ def main(words: Sequence[str]) -> int:
     try:
         call = process.next_call()
         if call is None and options.function:
-            call = named_function(options.function), (), json.loads(options.arguments)
+            call = _named_call(options.function, json.loads(options.arguments))
         function, args, kwargs = call or process.call_of_job(payload, file)
     except CallError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -77,8 +81,40 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="shunter_toolkit call")
     parser.add_argument("--index", type=int, default=0, help="which of the job's calls")
     parser.add_argument("--function", default="", help="an importable function, module:function")
-    parser.add_argument("--arguments", default="{}", help="its arguments by name, as JSON")
+    parser.add_argument(
+        "--arguments",
+        default='{"args": [], "kwargs": {}}',
+        help="its arguments as JSON: {args: [], kwargs: {}}",
+    )
     return parser
+
+
+def _named_call(name: str, arguments: Mapping[str, Any]) -> Call:
+    """Return the call of a named function with JSON values, as its annotations want them.
+
+    Raises:
+        CallError: there is no such function.
+    """
+    function = named_function(name)
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:  # names that only a type checker knows
+        hints = {}
+    kwargs = {key: _as_annotated(hints.get(key), value) for key, value in arguments["kwargs"].items()}
+    names = list(inspect.signature(function).parameters)
+    positional = enumerate(arguments["args"])
+    args = (_as_annotated(hints.get(names[min(k, len(names) - 1)]), value) for k, value in positional)
+    return function, tuple(args), kwargs
+
+
+def _as_annotated(annotation: Any, value: Any) -> Any:
+    """Return a path or a member of an enum, where the annotation says so; other values as they are."""
+    if isinstance(annotation, type) and isinstance(value, str):
+        if issubclass(annotation, enum.Enum):
+            return annotation[value]
+        if issubclass(annotation, PurePath):
+            return annotation(value)
+    return value
 
 
 def named_function(name: str) -> Callable[..., Any]:
