@@ -105,7 +105,7 @@ def validate(
 
 
 def is_plain_function(path: str, fn_name: str) -> bool:
-    """Tell whether a function of a file is not meant as a component: nothing in the file mentions an AppDef."""
+    """Tell whether a function is not meant as a component: nothing in its file mentions an AppDef."""
     source = SourceFile(path)
     return fn_name in source.functions and not source.mentions_jobs
 

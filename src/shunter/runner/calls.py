@@ -14,8 +14,9 @@ import hmac
 import os
 import secrets
 import sys
+import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,7 @@ LARGEST = 2 << 30
 _LARGEST_IN_REQUEST = 8 << 10
 _LARGEST_VARIABLE = 96 << 10
 _FILE = "calls.sealed"
+_NAME = 32  # digits of the digest
 
 
 def key_of(nonce: str) -> bytes:
@@ -100,7 +102,27 @@ def keep_call(data: bytes) -> str:
 
 
 def _path_of(digest: str) -> str:
-    return os.path.join(state_dir(), "calls", digest[:32], _FILE)
+    return os.path.join(state_dir(), "calls", digest[:_NAME], _FILE)
+
+
+def unused_calls(needed: Collection[str], older_than: float) -> list[str]:
+    """Return the directories of calls that no job needs and that are older than this, in seconds.
+
+    Args:
+        needed: digests of the calls of jobs that run or ended recently.
+        older_than: so old are the others at least, since a job may be about to be submitted.
+    """
+    folder = os.path.join(state_dir(), "calls")
+    kept = {digest[:_NAME] for digest in needed}
+    try:
+        with os.scandir(folder) as entries:
+            return [
+                entry.path
+                for entry in entries
+                if entry.name not in kept and time.time() - entry.stat().st_mtime > older_than
+            ]
+    except FileNotFoundError:
+        return []
 
 
 def call_of(role: Role) -> Mapping[str, Any]:

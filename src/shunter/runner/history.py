@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import sqlite3
@@ -24,6 +25,7 @@ from shunter.paths import has_content, history_path, make_private_dir, state_err
 from shunter.runner.jobsearch import JobFilter
 from shunter.runner.records import COLUMNS, DELETED, INTENT, REFUSED, SUBMITTED, JobRecord, as_stored
 from shunter.specs.status import AppState, AppStatus
+from shunter.specs.training import CALL_KEY
 
 #: How many steps there were before the first one here, which makes what all of them made.
 EARLIER_STEPS = 6
@@ -243,6 +245,17 @@ class History:
             f" AND (NOT {_ENDED} OR coalesce(ended_at, created_at) > ?)"
         )
         return {row[0] for row in self._query(statement, time.time() - older_than)}
+
+    def needed_calls(self, older_than: float) -> set[str]:
+        """Return the digests of the calls of jobs that have not ended, or ended less than this ago."""
+        statement = (
+            f"SELECT app FROM jobs WHERE instr(app, '\"{CALL_KEY}\"')"
+            f" AND phase IN ('{INTENT}', '{SUBMITTED}')"
+            f" AND (NOT {_ENDED} OR coalesce(ended_at, created_at) > ?)"
+        )
+        apps = [json.loads(row[0]) for row in self._query(statement, time.time() - older_than)]
+        roles = [role for app in apps for role in app.get("roles", ())]
+        return {role["metadata"].get(CALL_KEY, {}).get("digest", "") for role in roles}
 
     def handles(self, text: str, scheduler: str | None = None, limit: int | None = None) -> list[str]:
         """Return the handles of the jobs with this app id, or else whose id (or handle) begins with a text.

@@ -7,23 +7,14 @@ or a file; or it is the name of an importable function, with arguments in JSON, 
 
 from __future__ import annotations
 
-import argparse
 import base64
 import contextlib
-import enum
-import importlib
-import inspect
-import json
 import os
 import pickle
 import signal
 import sys
-import tempfile
-import traceback
-import typing
 import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from types import FrameType
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -48,15 +39,21 @@ class CallError(Exception):
 
 
 def main(words: Sequence[str]) -> int:
-    """Make the call and return the exit code: 0, or 1 if the function raised or the call cannot be made."""
-    options = _parser().parse_args(list(words))
+    """Make the call and return the exit code: 0, or 1 if the function raised or the call cannot be made.
+
+    Args:
+        words: ``--index K``, which of the job's calls it is; or ``--function NAME --arguments JSON``.
+    """
+    options = dict(zip(words[::2], words[1::2]))
     # taken out of the environment, so that what the function starts does not get them
     key, payload, file = (os.environ.pop(name, "") for name in (KEY, PAYLOAD, FILE))
-    process = CallingProcess(bytes.fromhex(key), options.index)
+    process = CallingProcess(bytes.fromhex(key), int(options.get("--index", 0)))
     try:
         call = process.next_call()
-        if call is None and options.function:
-            call = _named_call(options.function, json.loads(options.arguments))
+        if call is None and "--function" in options:
+            from . import named_call
+
+            call = named_call.read(options["--function"], options["--arguments"])
         function, args, kwargs = call or process.call_of_job(payload, file)
     except CallError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -75,67 +72,6 @@ def main(words: Sequence[str]) -> int:
 def call_each(function: Callable[..., Any], groups: Sequence[Tuple[Any, ...]]) -> List[Any]:
     """Call a function once with each group of arguments; return the results in order."""
     return [function(*group) for group in groups]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="shunter_toolkit call")
-    parser.add_argument("--index", type=int, default=0, help="which of the job's calls")
-    parser.add_argument("--function", default="", help="an importable function, module:function")
-    parser.add_argument(
-        "--arguments",
-        default='{"args": [], "kwargs": {}}',
-        help="its arguments as JSON: {args: [], kwargs: {}}",
-    )
-    return parser
-
-
-def _named_call(name: str, arguments: Mapping[str, Any]) -> Call:
-    """Return the call of a named function with JSON values, as its annotations want them.
-
-    Raises:
-        CallError: there is no such function.
-    """
-    function = named_function(name)
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception:  # names that only a type checker knows
-        hints = {}
-    kwargs = {key: _as_annotated(hints.get(key), value) for key, value in arguments["kwargs"].items()}
-    names = list(inspect.signature(function).parameters)
-    positional = enumerate(arguments["args"])
-    args = (_as_annotated(hints.get(names[min(k, len(names) - 1)]), value) for k, value in positional)
-    return function, tuple(args), kwargs
-
-
-def _as_annotated(annotation: Any, value: Any) -> Any:
-    """Return a path or a member of an enum, where the annotation says so; other values as they are."""
-    if isinstance(annotation, type) and isinstance(value, str):
-        if issubclass(annotation, enum.Enum):
-            return annotation[value]
-        if issubclass(annotation, PurePath):
-            return annotation(value)
-    return value
-
-
-def named_function(name: str) -> Callable[..., Any]:
-    """Import the function that ``module:function`` names.
-
-    Raises:
-        CallError: there is no such module or function.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        function: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            function = getattr(function, part)
-    except ModuleNotFoundError as error:
-        raise CallError(
-            f"cannot import {name}: there is no module {error.name}. {_advice(error.name)}"
-        ) from error
-    except AttributeError:
-        raise CallError(f"cannot call {name}: {module} has no {attribute!r}") from None
-    result: Callable[..., Any] = function
-    return result
 
 
 class CallingProcess:
@@ -290,7 +226,7 @@ def _loaded(header: Mapping[str, Any], pickled: bytes) -> Call:
     except ModuleNotFoundError as error:
         raise CallError(
             f"the function or its arguments need the module {error.name}, which this job's Python "
-            f"({sys.executable}) does not have. {_advice(error.name)}"
+            f"({sys.executable}) does not have. {advice(error.name)}"
         ) from error
     except Exception as error:
         raise CallError(
@@ -300,18 +236,24 @@ def _loaded(header: Mapping[str, Any], pickled: bytes) -> Call:
     return function, args, kwargs
 
 
-def _advice(module: str | None) -> str:
+def advice(module: str | None) -> str:
+    """Return what to do about a module that the job lacks."""
     if (module or "").partition(".")[0] == "cloudpickle":
         return "Install cloudpickle there, or move the function into a module that travels with the job."
     return "Install it there, or let the directory that has it travel with the job (workspace)."
 
 
 def _dumps(value: Any) -> bytes:
-    """Pickle a value; by cloudpickle if it is installed, which also takes what ``__main__`` defines."""
+    """Pickle a value; what pickle refuses, such as functions of ``__main__``, by cloudpickle."""
     try:
-        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
         return pickle.dumps(value, protocol=4)
+    except Exception:
+        try:
+            import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+        except ImportError:
+            cloudpickle = None
+        if cloudpickle is None:
+            raise
     result: bytes = cloudpickle.dumps(value, protocol=4)
     return result
 
@@ -320,9 +262,9 @@ def _write_whole(path: str, data: bytes) -> None:
     """Write a file that appears complete or not at all."""
     folder = os.path.dirname(path) or "."
     os.makedirs(folder, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(dir=folder, prefix=".new-")
+    partial = f"{path}.{os.getpid()}.new"
     try:
-        with open(descriptor, "wb") as file:
+        with open(partial, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -335,6 +277,8 @@ def _write_whole(path: str, data: bytes) -> None:
 
 def _trace_from_function(error: Exception) -> str:
     """Return the traceback from the user's function on; the frame that calls it is ours."""
+    import traceback
+
     trace = error.__traceback__
     if trace is not None and trace.tb_next is not None:
         error.__traceback__ = trace.tb_next

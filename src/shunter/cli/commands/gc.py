@@ -15,8 +15,11 @@ from argparse import Namespace
 from shunter.cli.console import counted, format_bytes, note, out, print_json, table
 from shunter.cli.parser import Parser, add_json_option, add_scheduler_options
 from shunter.errors import BackendError, ConfigError
+from shunter.paths import remove_tree
 from shunter.runner import Runner, get_runner
+from shunter.runner.calls import unused_calls
 from shunter.schedulers.api import Leftover
+from shunter.schedulers.supervisor.directories import size_of
 from shunter.specs.durations import parse_duration
 from shunter.terminal import format_duration
 from shunter.workspace.code_store import Store
@@ -48,6 +51,7 @@ def run(args: Namespace) -> None:
         leftovers = {name: _leftovers(runner, name, args, older_than) for name in schedulers}
         needed = None if args.scheduler else runner.history.needed_code(older_than)
         code = [] if needed is None else store.garbage(needed, older_than)
+        calls = [] if args.scheduler else unused_calls(runner.history.needed_calls(older_than), older_than)
         freed = 0
         if args.yes:
             for name, items in leftovers.items():
@@ -56,6 +60,9 @@ def run(args: Namespace) -> None:
                     cfg = runner.cfg_from_str(name, *args.cfg)
                     freed += runner.scheduler(name).remove_leftovers(cfg, items)
             freed += store.collect(needed, older_than) if needed is not None else 0
+            for folder in calls:
+                freed += size_of([folder])
+                remove_tree(folder)
     data, rows, size = [], [], 0
     for name, items in leftovers.items():
         for item in items:
@@ -66,15 +73,18 @@ def run(args: Namespace) -> None:
             size += item.size
     if args.json:
         removed = len(data) if args.yes else 0
-        print_json({"found": data, "workspaces": code, "removed": removed, "freed": freed})
+        print_json(
+            {"found": data, "workspaces": code, "calls": len(calls), "removed": removed, "freed": freed}
+        )
         return
     if rows:
         out(table(("JOB", "AGE", "SIZE", "WHAT"), rows))
     found = counted(len(rows), "leftover")
     workspaces = f" and the code of {len(code)} workspaces" if code else ""
+    workspaces += f" and the arguments of {counted(len(calls), 'call')}" if calls else ""
     if args.yes:
         note(f"removed {found}{workspaces}, {format_bytes(freed)}")
-    elif rows or code:
+    elif rows or code or calls:
         note(f"{found}, {format_bytes(size)}{workspaces}; nothing is removed without --yes")
     else:
         note(f"no job ended more than {args.older_than} ago")
