@@ -86,6 +86,8 @@ class Capabilities:
         ships_roles: whether the scheduler itself ships the workspaces that roles name, as plugins for TorchX
             of 2026 do.
         reads_training_specs: whether it runs a role's ``metadata["train"]`` itself, without the toolkit.
+        results_by_log: whether small results of jobs without an output come back with their logs, since
+            nothing is left of a job's files after its end.
         list_filters: the filters that `Scheduler.list` accepts in ``cfg`` in addition to options: ``states``
             (a set of `AppState`), ``since`` (seconds since the epoch), ``all`` (also jobs that are not ours).
     """
@@ -105,6 +107,7 @@ class Capabilities:
     runs_images: bool = False
     ships_roles: bool = False
     reads_training_specs: bool = False
+    results_by_log: bool = False
     list_filters: frozenset[str] = frozenset()
 
 
