@@ -37,6 +37,7 @@ COLUMNS = {
     "workspaces": "the code of a directory is sent with the job",
     "training": "train.script runs with channels, results and checkpoints",
     "retries": "what can be retried: one replica, its role, or the whole application",
+    "fetch": "`shunter fetch` brings results of jobs to this machine",
     "exec": "`shunter exec` starts a command in a running replica",
     "after": "`run --after` lets a job wait for others",
     "chain": "the option chain continues a job from its last checkpoint after its time limit",
@@ -52,6 +53,7 @@ COLUMNS = {
 _METHODS = {
     "follow": ("log_blocks", "log_iter"),
     "workspaces": ("_plan_shipment",),
+    "fetch": ("results",),
     "exec": ("execute",),
     "after": ("_depend_on",),
     "delete": ("delete", "_delete_existing"),
