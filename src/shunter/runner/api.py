@@ -15,6 +15,7 @@ from shunter.runner.events import log_event
 from shunter.runner.fetched_results import Fetched, ResultSource, chosen_files, fetch, sources_of
 from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
+from shunter.runner.log_filter import blocks_without_results, lines_without_results
 from shunter.runner.observation import open_dependencies, reconcile, unknown_job
 from shunter.runner.preparation import prepare
 from shunter.runner.records import JobRecord
@@ -583,7 +584,8 @@ class Runner:
         scheduler, app_id = self._locate(app_handle)
         with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
             _require(app_handle, scheduler, app_id)
-            return scheduler.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)
+            lines = scheduler.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)
+            return lines_without_results(lines) if scheduler.capabilities.results_by_log else lines
 
     def log_blocks(
         self, app_handle: AppHandle, replicas: Sequence[tuple[str, int]], query: LogQuery
@@ -596,6 +598,8 @@ class Runner:
         scheduler, app_id = self._locate(app_handle)
         with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
             _require(app_handle, scheduler, app_id)
+            if scheduler.capabilities.results_by_log:
+                return blocks_without_results(scheduler, app_id, replicas, query)
             return scheduler.log_blocks(app_id, replicas, query)
 
     def log_part(self, app_handle: AppHandle, role_name: str, k: int, wanted: LogRange) -> LogPart | None:

@@ -37,6 +37,7 @@ COLUMNS = {
     "workspaces": "the code of a directory is sent with the job",
     "training": "train.script runs with channels, results and checkpoints",
     "retries": "what can be retried: one replica, its role, or the whole application",
+    "fetch": "`shunter fetch` brings results of jobs to this machine",
     "exec": "`shunter exec` starts a command in a running replica",
     "after": "`run --after` lets a job wait for others",
     "chain": "the option chain continues a job from its last checkpoint after its time limit",
@@ -52,6 +53,7 @@ COLUMNS = {
 _METHODS = {
     "follow": ("log_blocks", "log_iter"),
     "workspaces": ("_plan_shipment",),
+    "fetch": ("results",),
     "exec": ("execute",),
     "after": ("_depend_on",),
     "delete": ("delete", "_delete_existing"),
@@ -86,6 +88,8 @@ class Capabilities:
         ships_roles: whether the scheduler itself ships the workspaces that roles name, as plugins for TorchX
             of 2026 do.
         reads_training_specs: whether it runs a role's ``metadata["train"]`` itself, without the toolkit.
+        results_by_log: whether small results of jobs without an output come back with their logs, since
+            nothing is left of a job's files after its end.
         list_filters: the filters that `Scheduler.list` accepts in ``cfg`` in addition to options: ``states``
             (a set of `AppState`), ``since`` (seconds since the epoch), ``all`` (also jobs that are not ours).
     """
@@ -105,6 +109,7 @@ class Capabilities:
     runs_images: bool = False
     ships_roles: bool = False
     reads_training_specs: bool = False
+    results_by_log: bool = False
     list_filters: frozenset[str] = frozenset()
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import IO, Any
 
+from shunter._toolkit import logged_results
 from shunter._toolkit.store import Item, Place, Store, StoreError
 from shunter.errors import BackendError, ConfigError, UnknownAppException
 from shunter.schedulers.archived_results import ArchivedResults
 from shunter.schedulers.kept_results import BLOCK, ResultFile, no_such_file, part_of
 from shunter.schedulers.lines import check_replicas
 from shunter.schedulers.responses import DescribeAppResponse
+from shunter.specs.status import is_terminal
 from shunter.specs.training import checkpoints_in
 
 #: Archives that jobs send, and the directory whose files each has; the names are SageMaker's.
@@ -34,8 +38,9 @@ def results_sent_by(
     role_name: str,
     k: int,
     client: Callable[[], Any] | None = None,
-) -> SentResults:
-    """Return the results that a replica sent to its job's output.
+    read_log: Callable[[], Iterable[str]] | None = None,
+) -> SentResults | ArchivedResults:
+    """Return the results that a replica sent to its job's output, or wrote to its log at its end.
 
     Args:
         backend: name of the scheduler.
@@ -44,6 +49,7 @@ def results_sent_by(
         role_name: the replica's role.
         k: its index.
         client: makes the client of S3; by default one is made as boto3 does by itself.
+        read_log: returns the lines of the replica's log, if jobs without an output write small results there.
 
     Raises:
         UnknownAppException: there is no such job.
@@ -58,8 +64,21 @@ def results_sent_by(
     check_replicas(app_id, [(role_name, k)], dict.fromkeys(known))
     uri = response.results or ""
     if not uri:
+        packed = None
+        if read_log is not None:
+            packed = logged_results.read(line.encode("utf-8", "replace") for line in read_log())
+        if packed is not None:
+            return ArchivedResults(f"the log of {app_id} {role_name}/{k}", partial(io.BytesIO, packed))
+        if read_log is not None and not is_terminal(response.state):
+            raise ConfigError(
+                f"{app_id} has no output, so its results come with its log when it has ended",
+                hint="Wait for its end. With --output s3://BUCKET/PREFIX they are sent to storage.",
+            )
+        no_log = (
+            "" if read_log is None else ", and its log has none: those of more than 1 MiB do not fit into it"
+        )
         raise ConfigError(
-            f"{backend} keeps the results of {app_id} nowhere that can be read from here",
+            f"{backend} keeps the results of {app_id} nowhere that can be read from here{no_log}",
             hint="Have the next job send them to storage: run it with --output s3://BUCKET/PREFIX, or with a "
             "directory that it and this machine share.",
         )

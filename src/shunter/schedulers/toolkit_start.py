@@ -27,6 +27,7 @@ from shunter.specs.training import (
     channel_uri,
     check_channels,
     local_path,
+    lost_results,
     toolkit_arguments,
 )
 from shunter.workspace import environment
@@ -61,6 +62,8 @@ def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_
         if METADATA_KEY in role.metadata:
             if not capabilities.reads_training_specs and DOCUMENT not in role.env:
                 place = place_of(role)
+                if capabilities.results_by_log:
+                    _log_results(role)
                 prefix = _start_training(role, place, backend, is_local=capabilities.is_local)
                 if place is not None and place.base:
                     warnings += _uses_of_opt_ml(role)
@@ -106,6 +109,16 @@ def _start_training(role: Role, place: ToolkitPlace | None, backend: str, *, is_
     for name, value in place.env.items():
         role.env.setdefault(name, value)
     return prefix
+
+
+def _log_results(role: Role) -> None:
+    """Have the toolkit write small results to the log, unless they are kept somewhere."""
+    specification = role.metadata[METADATA_KEY]
+    if lost_results(specification, (mount.dst_path for mount in role.mounts)) and not (
+        specification.get("output") or {}
+    ).get("uri"):
+        output = {**(specification.get("output") or {}), "log": True}
+        role.metadata[METADATA_KEY] = {**specification, "output": output}
 
 
 def _uses_of_opt_ml(role: Role) -> Iterator[str]:

@@ -19,12 +19,14 @@ from typing import Any
 
 import pytest
 
+from shunter.runner import get_runner
 from shunter.schedulers.api import Stream
 from shunter.schedulers.aws import cloudwatch
 from shunter.schedulers.aws_batch_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, AppState, Resource, Role
 from shunter.testing import SchedulerConformance
 from shunter.workspace.toolkit_files import toolkit_archive
+from tests import result_jobs
 from tests.aws.moto_server import Moto, running_batch
 from tests.receiver import receiving
 from tests.toolkit.image import bridge_gateway, docker
@@ -281,3 +283,21 @@ def test_the_container_tells_of_its_end(moto: Moto, training_image: str) -> None
     assert message["reason"] == "t.py was stopped because it hung: no output for 1 s"
     assert response is not None
     assert response.state is AppState.FAILED
+
+
+@pytest.mark.slow
+def test_small_results_come_with_the_log(moto: Moto, training_image: str) -> None:
+    document = {"version": 1, "name": "job", "program": "t.py", "code": "/tmp", "host_count": 1}
+    train = Role(
+        "train",
+        training_image,
+        entrypoint="sh",
+        args=["-c", 'printf %s "$SCRIPT" >/tmp/t.py; exec python3 /tmp/toolkit.pyz train'],
+        env={"SHUNTER_JOB": json.dumps({**document, "output": {"log": True}}), "SCRIPT": result_jobs.SCRIPT},
+        resource=Resource(cpu=1, gpu=0, memMB=256),
+    )
+    with get_runner("test") as runner:
+        handle = runner.run(AppDef("job", [train]), "aws_batch", {"queue": moto.queue})
+        runner.wait(handle)
+        result_jobs.check_results(runner, handle)
+        assert not [line for line in runner.log_lines(handle, "train") if "shunter-results" in line]

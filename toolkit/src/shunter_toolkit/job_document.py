@@ -51,7 +51,7 @@ _DISTRIBUTION_KEYS: dict[str, tuple[type, ...]] = {
     "mpi_options": (str,),
     "instance_groups": (list,),
 }
-_OUTPUT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "compression": (str,)}
+_OUTPUT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "compression": (str,), "log": (bool,)}
 _CHECKPOINT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "path": (str,)}
 # A host name is resolved, and also names a folder of results.
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
@@ -281,7 +281,8 @@ def _check(document: dict[str, Any], keys: dict[str, tuple[type, ...]], what: st
             close = difflib.get_close_matches(name, keys, 1)
             hint = f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(keys)}."
             raise ConfigError(f"{what} has the unknown key {name!r}.{hint}")
-        if not isinstance(value, keys[name]) or isinstance(value, bool):
+        is_wrong_bool = isinstance(value, bool) and bool not in keys[name]  # True is an int, too
+        if is_wrong_bool or not isinstance(value, keys[name]):
             wanted = " or ".join(kind.__name__ for kind in keys[name])
             raise ConfigError(f"{what}: {name!r} must be {wanted}, not {value!r}.")
 

@@ -18,6 +18,7 @@ from . import (
     install,
     job_document,
     log,
+    logged_results,
     metrics,
     opt_ml,
     orphans,
@@ -86,6 +87,8 @@ class Training:
             text = report.text() if log.shows(log.INFO) else report.brief()
             if text:
                 log.write(log.WARNING if report.stopped else log.ERROR, text)
+        if self.job is not None and self.job.output.get("log"):
+            logged_results.write(self.layout)
         if self.job is not None:
             self.layout.hand_over(*self.job.local_targets())
         code = 0 if report is None else report.exit_code

@@ -96,7 +96,8 @@ def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Itera
         if lost := lost_results(spec, (mount.dst_path for mount in role.mounts)):
             yield (
                 f"role {role.name!r}: Batch deletes containers with their files, so what the script writes to"
-                f" {lost} is lost when it ends: name a place for results, as in --output s3://bucket/prefix"
+                f" {lost} is lost when it ends, but for 1 MiB that comes with its log (shunter fetch): name a"
+                " place for results, as in --output s3://bucket/prefix"
             )
         script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):

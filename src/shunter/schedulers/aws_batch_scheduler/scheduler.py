@@ -74,6 +74,7 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     """
 
     capabilities = Capabilities(
+        results_by_log=True,
         ships_by_default=True,
         runs_images=True,
         list_filters=frozenset({"states", "since", "all"}),
@@ -215,10 +216,11 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     # ---- results
 
     def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
-        """Return the results of a replica, which are where the job sent them (``--output``)."""
+        """Return the results of a replica: they are where the job sent them (``--output``), or in its log."""
         found = self._jobs.find(app_id)
         client = None if found is None else partial(found[0].client, "s3")
-        return results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k, client)
+        read_log = partial(self.log_iter, app_id, role_name, k)
+        return results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k, client, read_log)
 
     # ---- entering
 

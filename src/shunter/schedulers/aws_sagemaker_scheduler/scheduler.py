@@ -44,7 +44,7 @@ from shunter.schedulers.aws_sagemaker_scheduler.submission import check_identity
 from shunter.schedulers.capabilities import Capabilities
 from shunter.schedulers.kept_results import ResultPlace
 from shunter.schedulers.lines import check_combined, check_replicas
-from shunter.schedulers.sent_results import results_sent_by
+from shunter.schedulers.sent_results import SentResults, results_sent_by
 from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace
@@ -226,7 +226,8 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         """Return the results of a job: SageMaker packs those of all hosts into one archive."""
         client = partial(self._session_of_job(app_id).client, "s3")
         place = results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k, client)
-        place.host = ""
+        if isinstance(place, SentResults):
+            place.host = ""
         return place
 
     # ---- entering

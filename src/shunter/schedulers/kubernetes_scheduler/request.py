@@ -373,8 +373,9 @@ class _ObjectPlan:
             text = (
                 f"role {role.name!r}: a pod keeps no files, so what the script writes to {lost} is lost when"
             )
+            text = f"{text} it ends, but for 1 MiB that comes with its log (shunter fetch)"
             hint = "name a place for results (--output s3://bucket/prefix), or mount a claim there"
-            self.warnings[f"{text} it ends: {hint}"] = None
+            self.warnings[f"{text}: {hint}"] = None
         if self.opts.gang and self.kind == JOB:
             pod["spec"]["schedulingGroup"] = {"podGroupName": self._job_name(plan)}
         metadata = pod["metadata"]

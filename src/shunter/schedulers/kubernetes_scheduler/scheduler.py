@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from shunter.errors import ConfigError, ShunterError, UnknownAppException, UnreachableError
@@ -58,6 +59,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     """
 
     capabilities = Capabilities(
+        results_by_log=True,
         notifies=True,
         ships_by_default=True,
         runs_images=True,
@@ -264,8 +266,10 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     # ---- results
 
     def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
-        """Return the results of a replica, which are where the job sent them (``--output``)."""
-        return results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k)
+        """Return the results of a replica: they are where the job sent them (``--output``), or in its log."""
+        read_log = partial(self.log_iter, app_id, role_name, k)
+        response = self.describe(app_id)
+        return results_sent_by(self.backend, app_id, response, role_name, k, read_log=read_log)
 
     # ---- entering
 

@@ -205,7 +205,8 @@ def warnings_for(app: AppDef, opts: RayOpts) -> list[str]:
         trained = specification(role.metadata)
         if trained and not (trained.get("output") or {}).get("uri") and not opts.job_dir:
             warnings.append(
-                f"role {role.name!r}: its results stay on the node that it runs on; send them to storage "
+                f"role {role.name!r}: its results stay on the node that it runs on, but for 1 MiB that comes "
+                "with its log (shunter fetch); send them to storage "
                 "(--output URI), or give a directory that all nodes share (-cfg job_dir=...)"
             )
     return warnings

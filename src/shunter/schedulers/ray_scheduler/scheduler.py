@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shunter.backoff import Backoff
@@ -35,7 +36,7 @@ from shunter.schedulers.ray_scheduler.options import RayOpts
 from shunter.schedulers.ray_scheduler.remote_command import run_inside
 from shunter.schedulers.ray_scheduler.request import RayRequest, make_request, warnings_for
 from shunter.schedulers.ray_scheduler.states import RayJob, find_job
-from shunter.schedulers.sent_results import results_sent_by
+from shunter.schedulers.sent_results import SentResults, results_sent_by
 from shunter.schedulers.supervisor.directories import remove_leftovers
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -53,6 +54,7 @@ class RayScheduler(Scheduler[RayOpts]):
     """Runs jobs on a Ray cluster. See ``docs/schedulers/ray.md``."""
 
     capabilities = Capabilities(
+        results_by_log=True,
         ships_by_default=True,
         list_filters=frozenset({"states", "since", "all"}),
         streams=SEPARATE_STREAMS,
@@ -203,11 +205,13 @@ class RayScheduler(Scheduler[RayOpts]):
     # ---- results
 
     def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
-        """Return the results of a replica: of ``job_dir``, if this machine sees it, or of its output."""
+        """Return the results of a replica: of ``job_dir``, if it is seen here, of its output, or its log."""
         response = self.describe(app_id)
-        sent = results_sent_by(self.backend, app_id, response, role_name, k)
-        base = f"{sent.uri}/{role_name}-{k}/ml"
-        return LocalResults.below(base) if sent.uri.endswith(f"/{app_id}") else sent
+        read_log = partial(self.log_iter, app_id, role_name, k)
+        sent = results_sent_by(self.backend, app_id, response, role_name, k, read_log=read_log)
+        if isinstance(sent, SentResults) and sent.uri.endswith(f"/{app_id}"):
+            return LocalResults.below(f"{sent.uri}/{role_name}-{k}/ml")
+        return sent
 
     # ---- entering
 

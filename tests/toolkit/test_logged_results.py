@@ -1,0 +1,65 @@
+"""Small results in a log: written, hidden, read back, and what only looks like them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from shunter._toolkit import logged_results
+from shunter._toolkit.layout import Layout
+
+
+def written(base: Path, tmp_path: Path) -> bytes:
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(descriptor, b"first\nno line end")
+    logged_results.write(Layout(str(base)), descriptor)
+    os.close(descriptor)
+    return path.read_bytes()
+
+
+def test_results_come_back_and_are_not_shown(tmp_path: Path) -> None:
+    base = tmp_path / "ml"
+    (base / "model").mkdir(parents=True)
+    (base / "output").mkdir()
+    weights = os.urandom(200_000)
+    (base / "model/weights").write_bytes(weights)
+    (base / "output/.failure.reserve").write_bytes(b"0" * 4096)
+    text = written(base, tmp_path)
+    lines = text.splitlines(keepends=True)
+    assert max(map(len, lines)) < 16 << 10
+    assert logged_results.without_results(text) == b"first\nno line end\n"
+    packed = logged_results.read(lines)
+    assert packed is not None
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        assert archive.getnames() == ["model/weights"]
+        assert archive.extractfile("model/weights").read() == weights  # type: ignore[union-attr]
+    # an attempt that was killed before, other lines between, and lines that only look like ours
+    forged = hashlib.sha256(b"x").hexdigest()
+    mark = logged_results.MARK.decode()
+    others = [
+        lines[1],
+        f"{mark}{forged[:12]} 0 {base64.b64encode(b'y').decode()}\n".encode(),
+        f"{mark}{forged[:12]} end 1 {forged}\n".encode(),
+        f"{mark}{forged[:12]} 5000 eHg=\n".encode(),
+        f"{mark}anything\n".encode(),
+        f"{mark}{'0' * 12} 0 =\n".encode(),
+    ]
+    mixed = [*others, *(line for each in lines for line in (each, b"other\n")), *others]
+    assert logged_results.read(mixed) == packed
+    assert logged_results.read([line for line in lines if b" 2 " not in line]) is None
+
+
+def test_large_results_stay_where_they_are(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    base = tmp_path / "ml"
+    (base / "model").mkdir(parents=True)
+    (base / "model/weights").write_bytes(os.urandom(logged_results.MOST_BYTES + 1000))
+    assert logged_results.MARK not in written(base, tmp_path)
+    said = capfd.readouterr()
+    assert "--output" in said.out + said.err
