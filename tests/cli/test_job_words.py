@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from shunter.cli import main
+from shunter.components.finder import get_component
 from shunter.runner import get_runner
-from shunter.specs.job_words import job_of_words
+from shunter.specs.job_words import JOB_WORDS, job_of_words
 from tests.cli.conftest import Cli
 
 Command = Callable[..., tuple[str, str]]
@@ -64,6 +65,12 @@ def shunter(project: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
 def planned(shunter: Command, *words: str) -> Any:
     return json.loads(shunter("plan", "--json", *words)[0])
+
+
+def test_there_is_a_word_for_every_parameter_of_scripts() -> None:
+    parameters = {parameter.name for parameter in get_component("train.script").parameters}
+    words = {word.parameter for word in JOB_WORDS.values()}
+    assert words - {""} == parameters - {"script", "script_args"}
 
 
 # ---- before the script
