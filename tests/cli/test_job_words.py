@@ -129,6 +129,7 @@ def test_a_time_limit_is_the_schedulers_own_option(scheduler: str, option: str, 
         ("--gpu 1 --gpu 2", "--gpu: is given twice ('1' and '2')"),
         ("--distribution ddp", "--distribution: 'ddp' is not a valid value"),
         ("--gpus 1", "Did you mean --gpu"),
+        ("--lr 0.1", "Options of a script or component stand behind it."),
         ("--h gpu.small --cpu 2", "--cpu has no effect beside the named resource gpu.small (command line)"),
     ],
 )
@@ -181,6 +182,9 @@ def test_a_program_that_is_no_component_is_pointed_to(shunter: Command) -> None:
 def test_behind_two_dashes_a_configured_component_gets_its_arguments(shunter: Command, project: Path) -> None:
     (project / "shunter.toml").write_text('[run]\ncomponent = "utils.sh"\n')
     assert planned(shunter, "--", "ls", "-l")["app"]["roles"][0]["args"] == ["-c", "exec ls -l"]
+    (project / "shunter.toml").write_text('[run]\ncomponent = "utils.echo"\n')
+    assert planned(shunter, "--", "--msg", "hi")["app"]["roles"][0]["args"] == ["hi"]
+    assert planned(shunter, "python3", "-V")["app"]["roles"][0]["args"] == ["-c", "exec python3 -V"]
 
 
 # ---- options of ours behind a script

@@ -30,13 +30,20 @@ def parse_component(parser: Parser, argv: list[str]) -> Namespace:
 
     ``python train.py`` is the script; what begins with any other Python is a command.
     """
-    end = parser.index_of_argument(argv)
+    try:
+        end = parser.index_of_argument(argv)
+    except UsageError as error:
+        error.hint += "\nOptions of a script or component stand behind it."
+        raise
     args, rest = parser.parse_arguments(argv[:end]), argv[end:]
-    if rest and _PYTHON.fullmatch(rest[0]):
-        is_script = rest[0] in ("python", "python3") and rest[1:] and rest[1].endswith(".py")
-        rest = rest[1:] if is_script else ["--", *rest]
+    names_python = bool(rest) and _PYTHON.fullmatch(rest[0]) is not None
+    if names_python and rest[0] in ("python", "python3") and rest[1:] and rest[1].endswith(".py"):
+        rest = rest[1:]
+        names_python = False
     args.component = rest[0] if rest and rest[0] != "--" else None
     args.component_args = rest[1:]
+    if names_python:
+        _run_command(args, rest)
     args.prog, args.before = parser.prog, argv[:end]
     args.misplaced = {
         position: parser.with_value(args.component_args[position:])
@@ -44,6 +51,14 @@ def parse_component(parser: Parser, argv: list[str]) -> Namespace:
         if parser.has_option(word) and word not in ("-h", "--help")
     }
     return args
+
+
+def _run_command(args: Namespace, words: list[str]) -> None:
+    """Let the job run a command, and have its name unless it is given one."""
+    name = os.path.splitext(os.path.basename(words[0]))[0]
+    if args.word_name is None and _NAME.fullmatch(name):
+        args.word_name = [name]
+    args.component, args.component_args = COMMAND_COMPONENT, ["--", *words]
 
 
 def settle_component(args: Namespace, config: Config) -> None:
@@ -57,10 +72,7 @@ def settle_component(args: Namespace, config: Config) -> None:
     component = args.component or (configured.value if configured is not None else None)
     words = args.component_args
     if component is None and words and not words[0].startswith("-"):
-        name = os.path.splitext(os.path.basename(words[0]))[0]
-        if args.word_name is None and _NAME.fullmatch(name):
-            args.word_name = [name]
-        args.component, args.component_args = COMMAND_COMPONENT, ["--", *words]
+        _run_command(args, words)
         return
     script = _script_of(component or "", words)
     if os.path.isfile(os.path.expanduser(script)) and script.endswith((".py", ".sh")):
