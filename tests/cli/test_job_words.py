@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from shunter.cli import main
+from shunter.components.finder import get_component
 from shunter.runner import get_runner
-from shunter.specs.job_words import job_of_words
+from shunter.specs.job_words import JOB_WORDS, job_of_words
 from tests.cli.conftest import Cli
 
 Command = Callable[..., tuple[str, str]]
@@ -64,6 +65,12 @@ def shunter(project: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
 def planned(shunter: Command, *words: str) -> Any:
     return json.loads(shunter("plan", "--json", *words)[0])
+
+
+def test_there_is_a_word_for_every_parameter_of_scripts() -> None:
+    parameters = {parameter.name for parameter in get_component("train.script").parameters}
+    words = {word.parameter for word in JOB_WORDS.values()}
+    assert words - {""} == parameters - {"script", "script_args"}
 
 
 # ---- before the script
@@ -122,6 +129,7 @@ def test_a_time_limit_is_the_schedulers_own_option(scheduler: str, option: str, 
         ("--gpu 1 --gpu 2", "--gpu: is given twice ('1' and '2')"),
         ("--distribution ddp", "--distribution: 'ddp' is not a valid value"),
         ("--gpus 1", "Did you mean --gpu"),
+        ("--lr 0.1", "Options of a script or component stand behind it."),
         ("--h gpu.small --cpu 2", "--cpu has no effect beside the named resource gpu.small (command line)"),
     ],
 )
@@ -174,6 +182,9 @@ def test_a_program_that_is_no_component_is_pointed_to(shunter: Command) -> None:
 def test_behind_two_dashes_a_configured_component_gets_its_arguments(shunter: Command, project: Path) -> None:
     (project / "shunter.toml").write_text('[run]\ncomponent = "utils.sh"\n')
     assert planned(shunter, "--", "ls", "-l")["app"]["roles"][0]["args"] == ["-c", "exec ls -l"]
+    (project / "shunter.toml").write_text('[run]\ncomponent = "utils.echo"\n')
+    assert planned(shunter, "--", "--msg", "hi")["app"]["roles"][0]["args"] == ["hi"]
+    assert planned(shunter, "python3", "-V")["app"]["roles"][0]["args"] == ["-c", "exec python3 -V"]
 
 
 # ---- options of ours behind a script

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shlex
 import sys
 import warnings
@@ -14,13 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from shunter.cli.console import OutputClosed, TerminalProgress, ask, is_tty, note, out, print_json, warn
+from shunter.cli.console import OutputClosed, TerminalProgress, is_tty, note, out, print_json
 from shunter.cli.parser import (
     Parser,
     add_exit_code_option,
     add_json_option,
     add_scheduler_options,
 )
+from shunter.cli.requested_component import SCRIPT_COMPONENT, settle_component
 from shunter.cli.shown_status import exit_code_of, job_json
 from shunter.cli.watching import Detached, follow
 from shunter.components.finder import get_component, is_script
@@ -34,7 +34,6 @@ from shunter.errors import (
     did_you_mean,
 )
 from shunter.metric_search import parse_definitions
-from shunter.paths import read_regular_file
 from shunter.runner import Runner, get_runner
 from shunter.runner.config import DEFAULT, RUN_KEYS, Config, LayeredSettings, check_keys, effective_options
 from shunter.runner.config_files import COMMAND_LINE, INI, Setting
@@ -43,7 +42,6 @@ from shunter.specs.conversion import ConversionError
 from shunter.specs.durations import parse_duration
 from shunter.specs.job_words import JOB_WORDS, TIME, JobWord, time_option
 from shunter.specs.options import runopts
-from shunter.specs.script_header import without_header
 from shunter.specs.status import AppStatus
 from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
@@ -56,12 +54,6 @@ _FLAGS = {
     "hang_timeout": "no shunter process watches its replicas",
     "on_hang": "no shunter process watches its replicas",
 }
-#: What runs a command that is no component.
-COMMAND_COMPONENT = "utils.sh"
-SCRIPT_COMPONENT = "train.script"
-_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
-_NAME = re.compile(r"[A-Za-z][\w.-]*")
-_DRYRUN = re.compile(r"--dry[-_]?run")
 _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
     "component_name": str,
     "scheduler": str,
@@ -163,27 +155,6 @@ def add_component_arguments(parser: Parser) -> None:
         help="arguments of the component; for a sweep, with lists of values",
         completer="component_argument_completer",
     )
-
-
-def parse_component(parser: Parser, argv: list[str]) -> Namespace:
-    """Parse the options before the component, and leave what follows it as it is.
-
-    ``python train.py`` is the script; what begins with any other Python is a command.
-    """
-    end = parser.index_of_argument(argv)
-    args, rest = parser.parse_arguments(argv[:end]), argv[end:]
-    if rest and _PYTHON.fullmatch(rest[0]):
-        is_script = rest[0] in ("python", "python3") and rest[1:] and rest[1].endswith(".py")
-        rest = rest[1:] if is_script else ["--", *rest]
-    args.component = rest[0] if rest and rest[0] != "--" else None
-    args.component_args = rest[1:]
-    args.prog, args.before = parser.prog, argv[:end]
-    args.misplaced = {
-        position: parser.with_value(args.component_args[position:])
-        for position, word in enumerate(args.component_args)
-        if parser.has_option(word) and word not in ("-h", "--help")
-    }
-    return args
 
 
 # ---- from parsed arguments to a submission
@@ -419,7 +390,7 @@ def requested_job(args: Namespace) -> Iterator[tuple[Runner, JobRequest]]:
     if getattr(args, "stdin", False):
         read_stdin(args, sys.stdin)
     with get_runner() as runner:
-        _settle_component(args, runner.config)
+        settle_component(args, runner.config)
         try:
             yield runner, request_of(args, runner)
         except UnknownSchedulerException as error:
@@ -438,88 +409,10 @@ def requested_job(args: Namespace) -> Iterator[tuple[Runner, JobRequest]]:
             ]
             if places:
                 raise ConfigError(error.message, hint="\n".join([*places, error.hint]).rstrip()) from None
-            for words in [*args.misplaced.values()][:1]:
-                error.hint += f"\n{words[0]} is an option of `{args.prog}`: put it before the component."
+            if args.misplaced:
+                option = next(iter(args.misplaced.values()))[0]
+                error.hint += f"\n{option} is an option of `{args.prog}`: put it before the component."
             raise
-
-
-def _settle_component(args: Namespace, config: Config) -> None:
-    """Turn a command into the component that runs it, and take over the header of a script.
-
-    Raises:
-        ConfigError: the header is malformed.
-        UsageError: an option of ours stands behind a script, and is not meant for it.
-    """
-    configured = config.command("run").get("component")
-    component = args.component or (configured.value if configured is not None else None)
-    words = args.component_args
-    if component is None and words and not words[0].startswith("-"):
-        name = os.path.splitext(os.path.basename(words[0]))[0]
-        if args.word_name is None and _NAME.fullmatch(name):
-            args.word_name = [name]
-        args.component, args.component_args = COMMAND_COMPONENT, ["--", *words]
-        return
-    script = _script_of(component or "", words)
-    if script and os.path.isfile(script):
-        config.add_header(script, component or "")
-        if args.misplaced and script == component:
-            _check_misplaced(args, script)
-
-
-def _script_of(component: str, arguments: Any) -> str:
-    """Return the script that a component runs; "" if it is another component."""
-    if component != SCRIPT_COMPONENT:
-        return component if is_script(component) else ""
-    if isinstance(arguments, dict):
-        return str(arguments.get("script", ""))
-    words: list[str] = list(arguments)
-    own = words[: words.index("--")] if "--" in words else words
-    named = [word for word in own if word.startswith("--script=")]
-    if named:
-        return named[0].partition("=")[2]
-    return own[own.index("--script") + 1] if "--script" in own[:-1] else ""
-
-
-def _check_misplaced(args: Namespace, script: str) -> None:
-    """Ask about, or warn of, options of ours behind a script that its source does not mention.
-
-    Raises:
-        UsageError: they are not meant for the script; or nobody can be asked, and no job was to be started.
-    """
-    source = without_header(read_regular_file(script).decode("utf-8", "replace"))
-    misplaced = {at: words for at, words in args.misplaced.items() if not _mentions(source, words[0])}
-    if not misplaced:
-        return
-    options = [words[0] for words in misplaced.values()]
-    message = (
-        f"{script} does not mention {', '.join(options)}, which "
-        f"{'is an option' if len(options) == 1 else 'are options'} of `{args.prog}`"
-    )
-    positions = {at + k for at, words in misplaced.items() for k in range(len(words))}
-    others = [word for at, word in enumerate(args.component_args) if at not in positions]
-    ours = [word for words in misplaced.values() for word in words]
-    command = [*args.prog.split(), *args.before]
-    hint = f"For shunter: {shlex.join([*command, *ours, script, *others])}\nFor the script: " + shlex.join(
-        [*command, SCRIPT_COMPONENT, "--script", script, "--", *args.component_args]
-    )
-    if args.dryrun or args.prog.endswith(" plan"):
-        warn(f"{message}; it goes to the script. {hint}")
-    elif is_tty(sys.stdin) and is_tty(sys.stderr):
-        if not ask(f"{message}. Start the job, and give it to the script?"):
-            raise UsageError(f"{message}; nothing was started", hint=hint)
-    elif any(_DRYRUN.fullmatch(word) for word in options):
-        raise UsageError(f"{message}; nothing was started", hint=hint)
-    else:
-        warn(f"{message}; it goes to the script. {hint}")
-
-
-def _mentions(source: str, word: str) -> bool:
-    """Tell whether a script mentions an option: ``--dry-run`` also as the name ``dry_run``."""
-    head = word.partition("=")[0]
-    if not head.startswith("--"):
-        return re.search(rf"(['\"]){re.escape(head)}\1", source) is not None
-    name = "[-_]".join(map(re.escape, re.split("[-_]", head.lstrip("-"))))
-    return re.search(rf"\b{name}\b", source) is not None
 
 
 # ---- a job on stdin

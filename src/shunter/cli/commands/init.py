@@ -18,7 +18,6 @@ from importlib.metadata import packages_distributions
 
 from shunter.cli.console import note, out
 from shunter.cli.parser import Parser
-from shunter.components.finder import is_script
 from shunter.errors import ConfigError
 from shunter.paths import read_regular_file
 from shunter.specs.script_header import read_header, with_header
@@ -67,7 +66,7 @@ def run(args: Namespace) -> None:
 def _read(script: str) -> str:
     if not os.path.isfile(script):
         raise ConfigError(f"there is no script {script}", hint="Name a script, such as train.py.")
-    if not is_script(script) and not script.endswith(".sh"):
+    if not script.endswith((".py", ".sh")):
         raise ConfigError(f"{script} is neither a Python nor a shell script (.py, .sh)")
     try:
         return read_regular_file(script).decode("utf-8")

@@ -16,8 +16,9 @@ from shunter.cli.commands.describe import app_text
 from shunter.cli.commands.doctor import check_line, checks_json
 from shunter.cli.commands.workspace import code_json
 from shunter.cli.console import BOLD, format_bytes, out, paint, print_json, table, warn
-from shunter.cli.job_request import JobRequest, parse_component, requested_job
+from shunter.cli.job_request import JobRequest, requested_job
 from shunter.cli.parser import Parser
+from shunter.cli.requested_component import parse_component
 from shunter.cli.shown_plan import environment_lines, request_text, shown_request
 from shunter.errors import EXIT_BACKEND, EXIT_OK
 from shunter.git import commit_of

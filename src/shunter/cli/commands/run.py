@@ -1,6 +1,10 @@
 """Start a job. Prints its handle, alone, on stdout; everything else goes to stderr.
 
-All words after the component are its arguments: `shunter run utils.echo --help` shows its help.
+shunter run --gpu 1 --mem 16G ./train.py --lr 0.3      a script; what its job needs stands before it
+shunter run utils.echo --msg hello                     a component; --help behind it shows its help
+shunter run -- nvidia-smi -L                           any command
+
+All words after the script or component are its arguments.
 
 A job of a local scheduler is followed to its end, and the exit code tells how it ended; --detach turns that
 off. Jobs of other schedulers are followed with --wait or --log. On a terminal Ctrl-C asks a local job to
@@ -14,11 +18,11 @@ from argparse import Namespace
 from shunter.cli.job_request import (
     add_component_arguments,
     add_submission_options,
-    parse_component,
     requested_job,
     submit_and_follow,
 )
 from shunter.cli.parser import Parser
+from shunter.cli.requested_component import parse_component
 from shunter.cli.shown_plan import show_plan
 from shunter.cli.shown_status import check_exit_code_source
 from shunter.errors import EXIT_OK

@@ -16,11 +16,11 @@ from shunter.cli.job_request import (
     FollowPlan,
     add_component_arguments,
     add_submission_options,
-    parse_component,
     requested_job,
     submit_and_follow,
 )
 from shunter.cli.parser import Parser, number_between
+from shunter.cli.requested_component import parse_component
 from shunter.cli.shown_plan import show_plan
 from shunter.components.finder import get_component
 from shunter.errors import EXIT_OK, UsageError
