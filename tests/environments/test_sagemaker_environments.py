@@ -36,7 +36,7 @@ def test_a_host_that_is_a_process_has_it_in_the_state_directory(packages, projec
     ("options", "packages_of", "message"),
     [
         ({}, 40, r"takes \d+ characters to describe, and a variable .* has at most 512"),
-        ({"toolkit": False}, 1, "which the toolkit installs"),
+        ({"toolkit": False}, 1, "leaves out the toolkit"),
         ({"enable_network_isolation": True}, 1, "without network"),
     ],
 )

@@ -243,7 +243,7 @@ class Containers:
         description = role.env.get(environment_store.VARIABLE, "")
         if description and not self._opts.toolkit:
             raise ConfigError(
-                f"role {role.name!r} asks for an environment, which the toolkit installs, and has toolkit=false",
+                f"role {role.name!r}: toolkit=false leaves out the toolkit, which installs its environment",
                 hint="Leave toolkit=false out, or ask for no environment: --environment none.",
             )
         if len(description) > LONGEST_VARIABLE:
