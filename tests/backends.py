@@ -13,6 +13,8 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -218,10 +220,22 @@ PROBES: dict[str, Callable[[], str]] = {
 }
 
 
+def _packages() -> str:
+    uv = os.path.join(os.path.dirname(sys.executable), "uv")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [uv, "pip", "install", "--quiet", "--target", folder, "--no-deps", "six"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else f"uv cannot install six: {done.stderr[-200:]}"
+
+
+#: Those that take too long to be asked for at the start of every test run.
+SLOW_PROBES: dict[str, Callable[[], str]] = {"packages": _packages}
+
+
 @functools.cache
 def problem_with(name: str) -> str:
     """Return why a backend cannot be used; "" if it can."""
-    return PROBES[name]()
+    return (SLOW_PROBES.get(name) or PROBES[name])()
 
 
 def lacks(name: str) -> bool:

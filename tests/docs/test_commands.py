@@ -116,6 +116,8 @@ def _lacks(step: Step) -> bool:
         return True
     if "slurm" in step.text:
         return lacks("slurm")
+    if any(name in step.text for name in ("packed", "six")):
+        return lacks("packages")
     if "dist.ddp" in step.text or "import torch" in step.text:
         return lacks("torch")
     if "-s sge" in step.text or "sge://" in step.text:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from shunter.errors import BackendError
 from shunter.runner import get_runner
+from shunter.schedulers.hpc import submission
 from shunter.specs import AppState
+from shunter.specs.sweep_points import Point
+from shunter.sweeps import run_sweep
 from tests import backends
+from tests.environments.conftest import UV
 from tests.slurm_cluster import shared_cluster
 
 SCRIPT = """\
@@ -26,6 +31,11 @@ def slurm(tmp_path_factory, monkeypatch, tmp_path):
     backends.need("slurm")
     cluster = shared_cluster(tmp_path_factory)
     monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "uv").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\nexec {UV} "$@"\n')
+    (bin / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
     return {"partition": "cpu", "time": "5", "shared_dir": str(tmp_path / "shared")}
 
 
@@ -51,3 +61,28 @@ def test_what_does_not_exist_is_an_error_before_the_job_is_submitted(slurm, pack
     with get_runner() as runner, pytest.raises(BackendError, match="shunter-has-no-such-package"):
         runner.run_component("train.script", ["--script", "s.py", "--cpu", "1"], "slurm", slurm)
     assert not list((tmp_path / "shared").glob("jobs/*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_of_two_hundred_tasks_on_nodes_without_network_one_builds(
+    slurm, packages, project, tmp_path, monkeypatch
+):
+    (project / "s.py").write_text(SCRIPT)
+    arguments = ["--script", "s.py", "--cpu", "1", "--memMB", "64"]
+    with get_runner() as runner:
+        assert runner.wait(runner.run_component("train.script", arguments, "slurm", slurm))
+        (built,) = (tmp_path / "shared" / "environments").glob("*.json")
+        calls = len((tmp_path / "calls").read_text().splitlines())
+        # as if it had been removed after the job was submitted; uv has the packages in its cache
+        pointer = built.parent / "other.json"
+        monkeypatch.setattr(submission, "build_environment", lambda *_: str(pointer))
+        arguments += ["--env", f"UV_OFFLINE=1,UV_CACHE_DIR={os.environ['UV_CACHE_DIR']}"]
+        points = [Point({"n": str(n)}, [*arguments, "--", str(n)]) for n in range(200)]
+        handle = run_sweep(runner, "train.script", points, "slurm", slurm)
+        status = runner.wait(handle)
+        printed = {next(iter(runner.log_lines(handle, "s", k))) for k in range(200)}
+    assert status.state == AppState.SUCCEEDED
+    assert printed == {f"runs {pointer.parent / json.loads(pointer.read_text())['folder']}/venv\n"}
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2 * calls
+    assert not list(pointer.parent.glob("*.lease"))

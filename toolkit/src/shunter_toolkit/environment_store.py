@@ -439,6 +439,7 @@ class Builder:
             output.seek(0)
             text = output.read().decode("utf-8", "replace").replace(self.folder, "")
         reason = install.reason(text)
+        reason = reason[len("error: ") :] if reason.startswith("error: ") else reason
         lines = [line.strip() for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
         others = [line for line in lines if line.partition(": ")[2] not in reason or ": " not in line]
         message = "\n  ".join([f"Cannot build {self.what}: {reason}", *others])

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shunter._toolkit import environment_store
 from shunter.errors import ConfigError
 from shunter.redaction import Redactor
 from shunter.schedulers.aws_sagemaker_scheduler import training_script
@@ -51,6 +52,7 @@ REPLICA_INDEX = "TORCHX_REPLICA_IDX"
 REPLICA = "\0"
 
 CODE_CHANNEL = "shunter_code"
+LONGEST_VARIABLE = 512  # characters that SageMaker accepts as the value of a variable
 TOOLKIT_CHANNEL = "shunter_toolkit"
 #: The SDK's channel for the code of a job without network.
 ISOLATED_CHANNEL = "code"
@@ -219,6 +221,7 @@ class Containers:
                 f"role {role.name!r} runs {script.program}, but neither code nor toolkit travels with it",
                 hint="Give source_dir or git_config, or a workspace (--workspace .).",
             )
+        self._check_environment(role)
         level = opts.container_log_level
         reserved: dict[str, Any] = {
             "sagemaker_program": script.program,
@@ -234,6 +237,21 @@ class Containers:
         else:
             given |= self._start_by_image(role, script, own, reserved, given)
         self.hyperparameters = encode({**given, **reserved})
+
+    def _check_environment(self, role: Role) -> None:
+        """Refuse a Python environment of the role that would not reach its container."""
+        description = role.env.get(environment_store.VARIABLE, "")
+        if description and not self._opts.toolkit:
+            raise ConfigError(
+                f"role {role.name!r}: toolkit=false leaves out the toolkit, which installs its environment",
+                hint="Leave toolkit=false out, or ask for no environment: --environment none.",
+            )
+        if len(description) > LONGEST_VARIABLE:
+            raise ConfigError(
+                f"role {role.name!r}: its environment takes {len(description)} characters to describe, and a "
+                f"variable of a training job has at most {LONGEST_VARIABLE}",
+                hint="Write the packages to a file in the workspace: --environment requirements.txt.",
+            )
 
     def _distribution(self, script: TrainingScript) -> dict[str, Any]:
         """Return the hyperparameters that start the script's ranks."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from shunter._toolkit import environment_store
 from shunter.errors import ConfigError, WorkspaceChangedError, WorkspaceError
 from shunter.workspace.snapshot import Snapshot
 
@@ -57,6 +58,10 @@ class Isolation:
 
     def _problems(self, code: Snapshot) -> Iterator[tuple[str, str]]:
         """Find what is wrong, and what else can be done. Decided as the toolkit does."""
+        if environment_store.VARIABLE in self.environment:
+            what = "the job's environment would be installed when the container starts, without network"
+            yield what, "If the image has its packages, ask for none: --environment none."
+            return
         paths, is_shell = code.manifest.by_path, self.program.endswith(".sh")
         # sagemaker-training installs nothing for shell scripts; the toolkit does
         if REQUIREMENTS in paths and (self.toolkit or not is_shell):
