@@ -14,7 +14,6 @@ from shunter.docker.image_reference import image_problem
 from shunter.errors import ConfigError, did_you_mean
 from shunter.redaction import Redactor
 from shunter.schedulers.aws import aws_names
-from shunter.schedulers.aws_batch_scheduler import names
 from shunter.schedulers.aws_batch_scheduler.options import FARGATE, AWSBatchOpts
 from shunter.schedulers.aws_batch_scheduler.replicas import (
     ARRAY,
@@ -44,7 +43,6 @@ from shunter.specs.resources import Resource
 from shunter.specs.training import DOCUMENT
 
 DIGEST_LENGTH = 16
-_NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
 
 
 @dataclass
@@ -135,7 +133,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
         job_def,
         images_to_push={},
         submission=submission,
-        region=opts.region or names.region_of_arn(opts.queue),
+        region=opts.region or aws_names.region_of_arn(opts.queue),
         profile=opts.profile,
         warnings=warnings + more_warnings,
     )
@@ -267,13 +265,9 @@ def _tags(app: AppDef, opts: AWSBatchOpts) -> dict[str, str]:
         **app.metadata,
         **(opts.tags or {}),
         aws_names.TAG_VERSION: __version__,
-        aws_names.TAG_APP_NAME: _tag_value(app.name),
-        aws_names.TAG_USER: _tag_value(opts.user),
+        aws_names.TAG_APP_NAME: aws_names.tag_value(app.name),
+        aws_names.TAG_USER: aws_names.tag_value(opts.user),
     }
-
-
-def _tag_value(text: str) -> str:
-    return _NOT_IN_TAGS.sub("-", text)[:256]
 
 
 def _shown(value: Any, key: str = "") -> Any:
@@ -492,14 +486,14 @@ def _secrets(secrets: dict[str, str], role: Role) -> list[dict[str, str]]:
 
 def name_by_content(job_def: dict[str, Any], app_name: str) -> dict[str, Any]:
     """Return a definition with a digest of its content as a tag and at the end of its name."""
-    tags = {key: value for key, value in job_def["tags"].items() if key != names.TAG_CONTENT}
+    tags = {key: value for key, value in job_def["tags"].items() if key != aws_names.TAG_CONTENT}
     content = {key: value for key, value in job_def.items() if key != "jobDefinitionName"} | {"tags": tags}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
     return {
         "jobDefinitionName": f"{normalize(app_name)}-{digest}",
         **content,
-        "tags": {**tags, names.TAG_CONTENT: digest},
+        "tags": {**tags, aws_names.TAG_CONTENT: digest},
     }
 
 

@@ -62,13 +62,6 @@ def with_member(answer: dict[str, Any], operation: str, member: str) -> dict[str
     )
 
 
-def describe_jobs(session: AwsSession, wanted: Iterable[str]) -> dict[str, dict[str, Any] | None]:
-    """Describe several training jobs, a few at a time: SageMaker takes one name per call."""
-    jobs = list(dict.fromkeys(wanted))
-    found = for_all(lambda name: describe_job(session, name), jobs)
-    return dict(zip(jobs, found, strict=True))
-
-
 def stop_job(session: AwsSession, name: str) -> None:
     """Stop a training job; does nothing if it has just ended."""
     try:
