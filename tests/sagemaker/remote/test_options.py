@@ -132,7 +132,7 @@ VPC = {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"]}
 LOGIN = "arn:aws:lambda:us-east-1:123456789012:function:login"
 INCONSISTENT: list[tuple[dict[str, Any], str]] = [
     ({"use_spot_instances": True}, "needs max_wait"),
-    ({"use_spot_instances": True, "max_wait": 60}, "less than max_run, which is 86400 .the default"),
+    ({"use_spot_instances": True, "max_wait": 60}, "less than max_run, 86400"),
     ({"use_spot_instances": True, "max_wait": 60, "max_run": 61}, "less than max_run"),
     ({"max_wait": 90000}, "without use_spot_instances"),
     ({"max_run": 0}, "max_run: Invalid value for parameter"),

@@ -112,15 +112,21 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
     name = make_unique(f"{app.name}-{opts.share_id}" if opts.share_id else app.name)
     app_id = aws_names.make_app_id(opts.queue, name)
     tags = _tags(app, opts)
-    containers = [_containers(group, opts, app_id, name, session) for group in groups]
-    definition = _definition(strategy, opts, kind, groups, containers)
-    job_def = name_by_content({**definition, "tags": tags}, app.name)
+    containers = [(group.target_nodes, *_containers(group, opts, app_id, name, session)) for group in groups]
+    if kind == MULTINODE:
+        definition, overrides = _multinode(groups, containers)
+    else:
+        ((_, properties, override),) = containers
+        definition = {"type": "container", "containerProperties": properties}
+        overrides = {"containerOverrides": override}
+    definition |= {"retryStrategy": strategy, **_definition_options(opts), "tags": tags}
+    job_def = name_by_content(definition, app.name)
     submission: dict[str, Any] = {
         "jobName": name,
         "jobQueue": opts.queue,
         "jobDefinition": job_def["jobDefinitionName"],
         "tags": tags,
-        **_overrides(kind, groups, containers),
+        **overrides,
     }
     if kind == ARRAY:
         submission["arrayProperties"] = {"size": groups[0].count}
@@ -210,28 +216,24 @@ def _containers(
     return definition, override
 
 
-def _definition(
-    strategy: dict[str, Any],
-    opts: AWSBatchOpts,
-    kind: str,
-    groups: list[Group],
-    containers: list[tuple[dict[str, Any], dict[str, Any]]],
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "type": "multinode" if kind == MULTINODE else "container",
-        "retryStrategy": strategy,
+def _multinode(
+    groups: list[Group], containers: list[tuple[str, dict[str, Any], dict[str, Any]]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a multi-node job's part of the definition, and what this run overrides."""
+    properties = {
+        "numNodes": sum(group.count for group in groups),
+        "mainNode": 0,
+        "nodeRangeProperties": [
+            {"targetNodes": nodes, "container": definition} for nodes, definition, _ in containers
+        ],
     }
-    if kind == MULTINODE:
-        found["nodeProperties"] = {
-            "numNodes": sum(group.count for group in groups),
-            "mainNode": 0,
-            "nodeRangeProperties": [
-                {"targetNodes": group.target_nodes, "container": definition}
-                for group, (definition, _) in zip(groups, containers, strict=True)
-            ],
-        }
-    else:
-        found["containerProperties"] = containers[0][0]
+    overrides = [{"targetNodes": nodes, "containerOverrides": override} for nodes, _, override in containers]
+    definition = {"type": "multinode", "nodeProperties": properties}
+    return definition, {"nodeOverrides": {"nodePropertyOverrides": overrides}}
+
+
+def _definition_options(opts: AWSBatchOpts) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     if opts.platform == FARGATE:
         found["platformCapabilities"] = [FARGATE]
     if opts.timeout is not None:
@@ -239,21 +241,6 @@ def _definition(
     if opts.share_id:
         found["schedulingPriority"] = opts.priority
     return found
-
-
-def _overrides(
-    kind: str, groups: list[Group], containers: list[tuple[dict[str, Any], dict[str, Any]]]
-) -> dict[str, Any]:
-    if kind != MULTINODE:
-        return {"containerOverrides": containers[0][1]}
-    return {
-        "nodeOverrides": {
-            "nodePropertyOverrides": [
-                {"targetNodes": group.target_nodes, "containerOverrides": override}
-                for group, (_, override) in zip(groups, containers, strict=True)
-            ]
-        }
-    }
 
 
 def _pairs(env: Mapping[str, str]) -> list[dict[str, str]]:

@@ -324,7 +324,8 @@ def list_all(
 
     asked: list[Callable[[], list[Any]]] = [lambda: _queues(session, queue), list_training]
     queues, training = for_all(lambda ask: ask(), asked)
-    through = {_app_id_of(job).rpartition(":")[0] for job in training} - {""}
+    last_attempts = {tags_of(job).get(names.TAG_QUEUED, ""): job for job in training}
+    through = {app_id.rpartition(":")[0] for app_id in last_attempts} - {""}
     wanted = list(dict.fromkeys([*queues, *([] if queue else sorted(through))]))
 
     def passes(error: AwsError) -> bool:  # not for a queue that was asked for
@@ -335,16 +336,15 @@ def list_all(
     rows = _rows(session, services, training, everything=everything)
     if queue:
         return rows
+    shown = {"", *(row.app_id for row in rows)}
+    for app_id, job in last_attempts.items():
+        if app_id not in shown:  # its queue does not show it any more
+            row = observe.listed(job)
+            row.app_id = app_id
+            rows.append(row)
     is_attempt = _attempts_of([job for _, job in services])
-    shown = {row.app_id for row in rows}
-    # jobs that their queue does not show any more, by their last attempts
-    forgotten = {_app_id_of(job): job for job in training if _app_id_of(job) and _app_id_of(job) not in shown}
-    for app_id, job in forgotten.items():
-        row = observe.listed(job)
-        row.app_id = app_id
-        rows.append(row)
-    direct = [job for job in training if not _app_id_of(job) and not is_attempt(job["TrainingJobName"])]
-    return [*rows, *map(observe.listed, direct)]
+    direct = [job for job in training if names.TAG_QUEUED not in tags_of(job)]
+    return [*rows, *(observe.listed(job) for job in direct if not is_attempt(job["TrainingJobName"]))]
 
 
 def _queues(session: AwsSession, queue: str) -> list[str]:
@@ -407,8 +407,3 @@ def _attempts_of(services: Sequence[ServiceJob]) -> Callable[[str], bool]:
         return name in latest or (made is not None and any(each.startswith(made[1]) for each in known))
 
     return is_attempt
-
-
-def _app_id_of(job: Mapping[str, Any]) -> str:
-    """Return the id of the job whose attempt a training job is; "" if it did not come through a queue."""
-    return tags_of(job).get(names.TAG_QUEUED, "")
