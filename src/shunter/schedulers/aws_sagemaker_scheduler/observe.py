@@ -14,7 +14,6 @@ from shunter.schedulers.api import DescribeAppResponse, ListAppResponse
 from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsUnreachableError
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_sagemaker_scheduler import names
 from shunter.schedulers.aws_sagemaker_scheduler.container_setup import BOOTSTRAP, ROLE_NAME
 from shunter.schedulers.aws_sagemaker_scheduler.reasons import exit_code_of, message_of, state_of
 from shunter.schedulers.aws_sagemaker_scheduler.training_script import as_arguments
@@ -199,7 +198,7 @@ def describe(app_id: str, job: Job) -> DescribeAppResponse:
         state,
         num_restarts=_restarts(job),
         msg=message_of(job),
-        ui_url=names.console_url(job.get("TrainingJobArn", "")),
+        ui_url=aws_names.console_link(job.get("TrainingJobArn", ""), "sagemaker/home", "/jobs/"),
         metadata=facts,
         roles_statuses=_statuses(job, state),
         roles=_roles(job),

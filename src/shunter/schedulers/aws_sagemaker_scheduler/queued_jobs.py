@@ -265,7 +265,9 @@ def describe(app_id: str, service: ServiceJob, training: Mapping[str, Any] | Non
     response.num_restarts += max(0, len(training_jobs(service)) - 1)
     response.started_at, response.ended_at = _times(service)
     response.metadata = {**response.metadata, **_facts(service)}
-    response.ui_url = response.ui_url or names.batch_console_url(service.get("jobArn", ""))
+    response.ui_url = response.ui_url or aws_names.console_link(
+        service.get("jobArn", ""), "batch/home", "jobs/service-job/detail/"
+    )
     for role in response.roles_statuses:
         for replica in role.replicas:
             replica.state = state
