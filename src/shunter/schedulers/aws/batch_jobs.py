@@ -84,9 +84,8 @@ class KnownJobs:
             self._configured = self._context().configured_options()
         configured = self._configured or {}
         key = (region or configured.get("region") or "", profile or configured.get("profile") or "")
-        if key not in self._sessions:
-            self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._clients)
-        return self._sessions[key]
+        # several threads may ask for the same one
+        return self._sessions.setdefault(key, AwsSession(key[0] or None, key[1] or None, self._clients))
 
     def close(self) -> None:
         """Close the connections; clients that were passed in stay open. May be called more than once."""
