@@ -12,7 +12,7 @@ from unittest import mock
 from shunter.backoff import Clock
 from shunter.schedulers.api import LogBlock, LogQuery
 from shunter.schedulers.aws.cloudwatch import AttemptLog, ReplicaAttempts, read_streams
-from shunter.schedulers.aws.session import ATTEMPTS, AwsSession, check_answers
+from shunter.schedulers.aws.session import ATTEMPTS, AwsSession, refuse_foreign
 from tests.aws.clock import FakeClock
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
@@ -42,7 +42,7 @@ def logs_client(aws: FakeAws, **more: Any) -> Any:
     client = sdk_session().create_client(
         "logs", region_name=REGION, endpoint_url=aws.url, config=config, **keys
     )
-    check_answers(client)
+    client.meta.events.register("after-call", refuse_foreign)
     return client
 
 

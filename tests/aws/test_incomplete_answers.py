@@ -7,40 +7,27 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.aws.session import check_answers
+from shunter.schedulers.aws.session import AwsSession
 from tests.aws.fake import FakeAws
 from tests.aws.fake.wire import REGION
-from tests.aws.logtools import sdk_session
-
-
-def client_of(aws: FakeAws, service: str, attempts: int) -> Any:
-    from botocore.config import Config
-
-    config = Config(retries={"mode": "standard", "total_max_attempts": attempts}, inject_host_prefix=False)
-    client = sdk_session().create_client(
-        service,
-        region_name=REGION,
-        endpoint_url=aws.url,
-        config=config,
-        aws_access_key_id="AKIAEXAMPLE",
-        aws_secret_access_key="example",
-    )
-    check_answers(client)
-    return client
 
 
 @pytest.mark.parametrize("service", ["batch", "logs"])
 def test_cut_answers_are_asked_for_again(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     with FakeAws() as aws:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
         aws.logs.create_group("group")
-        client = client_of(aws, service, 3)
-        monkeypatch.setattr(time, "sleep", lambda seconds: None)
+        session = AwsSession(REGION)
         operation = {"batch": "DescribeJobQueues", "logs": "DescribeLogGroups"}[service]
         aws.faults.add(operation, "truncate", times=2)
+        answer = session.call(service, operation)
         if service == "batch":
-            assert [q["jobQueueName"] for q in client.describe_job_queues()["jobQueues"]] == ["queue"]
+            assert [queue["jobQueueName"] for queue in answer["jobQueues"]] == ["queue"]
         else:
-            assert [g["logGroupName"] for g in client.describe_log_groups()["logGroups"]] == ["group"]
+            assert [group["logGroupName"] for group in answer["logGroups"]] == ["group"]
         assert aws.count(operation) == 3
 
 

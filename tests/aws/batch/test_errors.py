@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shunter.schedulers.aws_batch_scheduler.names import console_url
+from shunter.schedulers.aws_batch_scheduler.observe import console_url
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
 from tests.aws.batch.jobs import app
 from tests.aws.fake import FakeAws

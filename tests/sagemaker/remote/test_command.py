@@ -19,7 +19,7 @@ from shunter.schedulers.aws_sagemaker_scheduler.container_setup import (
     LONGEST_ITEM,
     MOST_ITEMS,
     REPLICA,
-    CodeInContainer,
+    PlannedCode,
     RoleCommand,
     container_command,
     without_secrets,
@@ -46,7 +46,7 @@ def run(
     config: object,
     programs: dict[str, RoleCommand],
     *,
-    code: CodeInContainer | None = None,
+    code: PlannedCode | None = None,
     several: bool = True,
     indent: int | None = None,
 ) -> list[object]:
@@ -144,9 +144,7 @@ def test_code_is_unpacked_and_entered(shell: list[str], tmp_path: Path) -> None:
     (tmp_path / "hello.txt").write_text("hello")
     with tarfile.open(channel / "sourcedir.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "hello.txt", "sub/hello.txt")
-    seen = run(
-        shell, tmp_path, homogeneous("algo-1"), {"r": program()}, code=CodeInContainer(), several=False
-    )
+    seen = run(shell, tmp_path, homogeneous("algo-1"), {"r": program()}, code=PlannedCode(), several=False)
     assert seen[1:3] == ["0", "localhost"]
     assert seen[4] == str(tmp_path / "code")
     assert (tmp_path / "code/sub/hello.txt").read_text() == "hello"
@@ -169,7 +167,7 @@ def test_hyperparameters_become_the_arguments_that_the_toolkit_makes_of_them(val
 @pytest.mark.parametrize("before", range(0, LONGEST_ITEM, 24))
 def test_secrets_are_hidden_wherever_the_script_is_cut(before: int) -> None:
     words = ["t.py", "x" * before, "--password", "hunter2 it's " + "hunter2" * 9, "--lr", "0.1"]
-    entrypoint, arguments = container_command({"a": RoleCommand(words)}, CodeInContainer(), several=False)
+    entrypoint, arguments = container_command({"a": RoleCommand(words)}, PlannedCode(), several=False)
     algorithm = {"ContainerEntrypoint": entrypoint, "ContainerArguments": arguments}
     shown = without_secrets({"AlgorithmSpecification": algorithm})["AlgorithmSpecification"]
     assert shown["ContainerEntrypoint"] == entrypoint

@@ -113,49 +113,30 @@ def translate(
             f"there is no AWS profile {profile!r}" if profile else str(error),
             hint="`aws configure list-profiles` shows those of ~/.aws/config.",
         )
-    if isinstance(error, (sdk.NoRegionError, sdk.InvalidRegionError)):
-        return ConfigError(
-            f"no AWS region is given for {operation}"
-            if isinstance(error, sdk.NoRegionError)
-            else f"the AWS region is not valid: {error}",
-            hint=REGION_HINT,
-        )
-    return _without_answer(error, operation, profile)
-
-
-def _without_answer(error: Exception, operation: str, profile: str | None) -> ShunterError:
-    from botocore import exceptions as sdk
-
-    if isinstance(error, (sdk.NoCredentialsError, sdk.PartialCredentialsError)):
-        return AwsCredentialsError(
-            f"{operation}: there are no AWS credentials{_of(profile)}",
-            hint="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`.",
-            operation=operation,
-        )
-    if isinstance(error, (sdk.CredentialRetrievalError, sdk.SSOError, sdk.TokenRetrievalError)):
-        return AwsCredentialsError(
-            f"{operation}: the AWS credentials{_of(profile)} could not be obtained: {error}",
-            hint=_LOGIN,
-            operation=operation,
-        )
+    if isinstance(error, sdk.NoRegionError):
+        return ConfigError(f"no AWS region is given for {operation}", hint=REGION_HINT)
+    if isinstance(error, sdk.InvalidRegionError):
+        return ConfigError(f"the AWS region is not valid: {error}", hint=REGION_HINT)
     if isinstance(error, sdk.ParamValidationError):
         return ConfigError(f"{operation}: the request is not valid: {error}")
-    if isinstance(error, (sdk.HTTPClientError, sdk.ConnectionError)):
-        return AwsUnreachableError(
-            f"{operation}: AWS cannot be reached: {_short(error)}",
-            hint="Check the network, the region, and AWS_ENDPOINT_URL if it is set.",
-            operation=operation,
-            lost_answer=not isinstance(error, (sdk.EndpointConnectionError, sdk.ConnectTimeoutError)),
-        )
-    if isinstance(error, sdk.BotoCoreError):
-        return AwsError(f"{operation}: {_short(error)}", operation=operation, lost_answer=True)
-    # The answer is not from AWS, such as a proxy's page, or is incomplete.
-    return AwsUnreachableError(
-        f"{operation}: the answer cannot be read: {type(error).__name__}: {_short(error)}",
-        hint="A proxy may have answered in its place, or the connection broke.",
-        operation=operation,
-        lost_answer=True,
-    )
+    first_line = str(error).strip().split("\n")[0]
+    kind: type[AwsError] = AwsUnreachableError
+    hint, lost_answer = "Check the network, the region, and AWS_ENDPOINT_URL if it is set.", True
+    if isinstance(error, (sdk.NoCredentialsError, sdk.PartialCredentialsError)):
+        kind, text, lost_answer = AwsCredentialsError, f"there are no AWS credentials{_of(profile)}", False
+        hint = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`."
+    elif isinstance(error, (sdk.CredentialRetrievalError, sdk.SSOError, sdk.TokenRetrievalError)):
+        kind, hint, lost_answer = AwsCredentialsError, _LOGIN, False
+        text = f"the AWS credentials{_of(profile)} could not be obtained: {error}"
+    elif isinstance(error, (sdk.HTTPClientError, sdk.ConnectionError)):
+        text = f"AWS cannot be reached: {first_line}"
+        lost_answer = not isinstance(error, (sdk.EndpointConnectionError, sdk.ConnectTimeoutError))
+    elif isinstance(error, sdk.BotoCoreError):
+        kind, text, hint = AwsError, first_line, ""
+    else:  # the answer is not from AWS, such as a proxy's page, or is incomplete
+        text = f"the answer cannot be read: {type(error).__name__}: {first_line}"
+        hint = "A proxy may have answered in its place, or the connection broke."
+    return kind(f"{operation}: {text}", hint=hint, operation=operation, lost_answer=lost_answer)
 
 
 def _refusal(error: Exception, operation: str, identity: Callable[[], str], profile: str | None) -> AwsError:
@@ -200,10 +181,6 @@ def _denial(message: str, operation: str, code: str, identity: Callable[[], str]
 
 def _of(profile: str | None) -> str:
     return f" of the profile {profile!r}" if profile else ""
-
-
-def _short(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
 
 
 def failure_kind(error: BaseException) -> str:

@@ -11,6 +11,9 @@ TAG_APP_NAME = "shunter/app-name"
 TAG_USER = "shunter/user"
 #: Says that a job of a queue was deleted: Batch itself forgets jobs only days after they have ended.
 TAG_DELETED = "shunter/deleted"
+#: The digest of a job definition's content, by which it is found again, and the time of its registration.
+TAG_CONTENT = "shunter/content"
+TAG_REGISTERED = "shunter/registered"
 #: TorchX's tags, by which its jobs are recognised.
 TAG_PREDECESSOR = "torchx.pytorch.org/version"
 TAG_PREDECESSOR_APP_NAME = "torchx.pytorch.org/app-name"
@@ -40,6 +43,12 @@ def split_app_id(app_id: str) -> tuple[str, str] | None:
     """Return queue and name of an app id; None if it has another form."""
     queue, colon, name = app_id.rpartition(":")
     return (queue, name) if colon and queue and name else None
+
+
+def region_of_arn(arn: str) -> str | None:
+    """Return the region of an ARN; None if it is not an ARN."""
+    parts = arn.split(":")
+    return parts[3] or None if len(parts) > 3 and parts[0] == "arn" else None
 
 
 def console_link(arn: str, page: str, fragment: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError
 from shunter.parallel import for_all
+from shunter.schedulers.api import Context, DescribeAppResponse
 from shunter.schedulers.aws.aws_errors import (
     AwsError,
     AwsForbiddenError,
@@ -19,7 +20,6 @@ from shunter.schedulers.aws.aws_errors import (
     AwsUnreachableError,
 )
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.responses import DescribeAppResponse
 from shunter.specs.status import AppState
 from shunter.system.identity import user_name
 
@@ -62,26 +62,71 @@ class JobRef(NamedTuple):
         return cls(arn.rpartition("/")[2], arn.split(":")[3], profile, arn)
 
 
-class JustSubmitted:
-    """The jobs that this process submitted so recently that Batch may not show them yet."""
+class KnownJobs:
+    """What this process knows of jobs: where they are, and which of them AWS may not show yet.
 
-    def __init__(self) -> None:
-        self._at: dict[str, float] = {}
+    Args:
+        clients: clients to use instead of making them, by service.
+        context: returns what the scheduler knows of history and configuration.
+    """
 
-    def add(self, app_id: str) -> None:
+    def __init__(self, clients: Mapping[str, Any], context: Callable[[], Context]) -> None:
+        self._clients = dict(clients)
+        self._context = context
+        self._configured: Mapping[str, Any] | None = None
+        self._sessions: dict[tuple[str, str], AwsSession] = {}
+        self._refs: dict[str, JobRef] = {}
+        self._submitted: dict[str, float] = {}
+
+    def session(self, region: str | None, profile: str | None) -> AwsSession:
+        """Return the session of a region and profile; by default those configured for this directory."""
+        if self._configured is None and not (region and profile):
+            self._configured = self._context().configured_options()
+        configured = self._configured or {}
+        key = (region or configured.get("region") or "", profile or configured.get("profile") or "")
+        # several threads may ask for the same one
+        return self._sessions.setdefault(key, AwsSession(key[0] or None, key[1] or None, self._clients))
+
+    def close(self) -> None:
+        """Close the connections; clients that were passed in stay open. May be called more than once."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            if not self._clients:
+                session.close()
+
+    def ref(self, app_id: str) -> JobRef:
+        """Return where a job is, as far as this process or the history knows."""
+        if app_id not in self._refs:
+            text = self._context().native_id(app_id)
+            if not text:
+                return JobRef("")
+            self._refs[app_id] = JobRef.from_text(text)
+        return self._refs[app_id]
+
+    def session_of(self, app_id: str) -> AwsSession:
+        """Return the session by which a job is reached."""
+        ref = self.ref(app_id)
+        return self.session(ref.region, ref.profile)
+
+    def remember(self, app_id: str, ref: JobRef) -> None:
+        """Note where a job is."""
+        self._refs[app_id] = ref
+
+    def submitted(self, app_id: str) -> None:
         """Note a job that Batch has accepted now."""
-        self._at[app_id] = time.monotonic()
+        self._submitted[app_id] = time.monotonic()
 
-    def remove(self, app_id: str) -> None:
-        """Forget a job, since Batch shows it."""
-        self._at.pop(app_id, None)
+    def shown(self, app_id: str) -> None:
+        """Note that Batch shows a job."""
+        self._submitted.pop(app_id, None)
 
-    def __contains__(self, app_id: str) -> bool:
-        return app_id in self._at and time.monotonic() - self._at[app_id] < SETTLING_SECONDS
+    def is_new(self, app_id: str) -> bool:
+        """Tell whether this process submitted a job so recently that Batch may not show it yet."""
+        return time.monotonic() - self._submitted.get(app_id, -SETTLING_SECONDS) < SETTLING_SECONDS
 
-    def describe(self, app_id: str) -> DescribeAppResponse | None:
+    def describe_new(self, app_id: str) -> DescribeAppResponse | None:
         """Return the description of a job that Batch does not show: None if it does not exist."""
-        if app_id not in self:
+        if not self.is_new(app_id):
             return None
         return DescribeAppResponse(app_id, AppState.SUBMITTED, msg="AWS Batch does not show it yet")
 
@@ -156,7 +201,6 @@ def list_jobs(
     queues: Iterable[str],
     since: float | None = None,
     *,
-    keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda job: job,
     passes: Callable[[AwsError], bool] = lambda error: False,
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return the jobs of queues in all states, each once and with its queue.
@@ -166,7 +210,6 @@ def list_jobs(
         operation: ``ListJobs`` or ``ListServiceJobs``.
         queues: names or ARNs of the queues, which are listed at the same time.
         since: only jobs created at or after this time, seconds since the epoch.
-        keep: reduces a job to save memory; it must keep the id.
         passes: tells whether a queue that cannot be listed is left out.
     """
     first = 1 if since is None else max(int(since * 1000), 2)
@@ -177,7 +220,7 @@ def list_jobs(
         try:
             for page in job_pages(session, operation, queue, "AFTER_CREATED_AT", str(max(first - 1, 1))):
                 recent = (job for job in page if since is None or job.get("createdAt", 0) >= first)
-                found |= {job["jobId"]: (queue, keep(job)) for job in recent if not is_part(job)}
+                found |= {job["jobId"]: (queue, job) for job in recent if not is_part(job)}
                 if stopped.is_set():
                     break
         except AwsError as error:

@@ -139,8 +139,6 @@ def pushing(repository: str) -> list[dict[str, Any]]:
 
 # ---- what a principal may do
 
-MOST_PAGES = 20
-
 
 class Denial(NamedTuple):
     """An action that the simulator does not allow.
@@ -195,15 +193,13 @@ def denied(
         ],
     }
     denials: list[Denial] = []
-    for _ in range(MOST_PAGES):
-        page = session.call("iam", "SimulatePrincipalPolicy", repeats=repeats, **params)
-        for result in page.get("EvaluationResults") or []:
+    for page in session.pages(
+        "iam", "SimulatePrincipalPolicy", "EvaluationResults", repeats=repeats, **params
+    ):
+        for result in page:
             if (decision := result["EvalDecision"]) != "allowed":
                 missing = tuple(result.get("MissingContextValues") or ())
                 explicit = decision == "explicitDeny" and not missing
                 resource = result.get("EvalResourceName") or "*"
                 denials.append(Denial(result["EvalActionName"], resource, explicit, missing))
-        if not page.get("IsTruncated"):
-            break
-        params["Marker"] = page["Marker"]
     return denials

@@ -126,20 +126,15 @@ class S3:
         bucket, directory = split_uri(uri)
         prefix = f"{directory}/"
         found: dict[str, StoredObject] = {}
-        params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
-        while True:
-            try:
-                page = self._session.call("s3", "ListObjectsV2", **params)
-            except AwsForbiddenError:
-                return {}
-            for each in page.get("Contents") or []:
-                checksums = each.get("ChecksumAlgorithm") or []
-                found[each["Key"][len(prefix) :]] = StoredObject(
-                    each["Size"], SHA256 in checksums, each.get("ETag", "")
-                )
-            if not page.get("IsTruncated"):
-                return found
-            params["ContinuationToken"] = page["NextContinuationToken"]
+        try:
+            for page in self._session.pages("s3", "ListObjectsV2", "Contents", Bucket=bucket, Prefix=prefix):
+                for each in page:
+                    has_sha256 = SHA256 in (each.get("ChecksumAlgorithm") or [])
+                    name = each["Key"][len(prefix) :]
+                    found[name] = StoredObject(each["Size"], has_sha256, each.get("ETag", ""))
+        except AwsForbiddenError:
+            return {}
+        return found
 
     def sha256(self, uri: str) -> str:
         """Return S3's SHA-256 of an object, in base64; after an upload in parts, the hash of their hashes."""

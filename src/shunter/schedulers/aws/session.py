@@ -4,16 +4,16 @@ The SDK is imported when the first client is made. Credentials, region and endpo
 chain (variables, ``~/.aws``, containers, instance profiles; ``AWS_ENDPOINT_URL``), unless region or profile
 are given. Clients are thread-safe and shared.
 
-botocore does not compare an answer with its ``Content-Length``, and turns text that is not complete JSON into
-an empty answer: a truncated list would read as "no jobs", and a proxy's page as a job without a state.
-So clients made here repeat requests with such answers, and raise if that does not help.
+botocore does not compare an answer with its ``Content-Length``, and makes an empty answer of text that is not
+complete JSON: a truncated list would read as "no jobs", and a proxy's page as a job without a state. So
+requests with such answers are repeated, and raise if that does not help.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shunter import __version__
@@ -27,6 +27,12 @@ ATTEMPTS = 6
 CONNECTIONS = 16
 #: How often a page may be repeated.
 MOST_REPEATS = 5
+#: What a service calls the token of a page in requests and in answers, where that is not ``nextToken``.
+_TOKENS = {
+    "iam": ("Marker", "Marker"),
+    "s3": ("ContinuationToken", "NextContinuationToken"),
+    "sagemaker": ("NextToken", "NextToken"),
+}
 
 
 class AwsSession:
@@ -81,26 +87,22 @@ class AwsSession:
         try:
             client = self.client(service, repeats=repeats)
             from botocore import xform_name
-            from botocore.exceptions import ResponseStreamingError
+            from botocore.parsers import ResponseParserError
 
-            method = getattr(client, xform_name(operation))
-            for _ in range(ATTEMPTS - 1 if repeats else 0):
+            method, attempts = getattr(client, xform_name(operation)), ATTEMPTS if repeats else 1
+            while True:
+                attempts -= 1
                 try:
-                    return self._answer(method, params)
-                except ResponseStreamingError:  # the SDK repeats no request that was answered in part
-                    continue
-            return self._answer(method, params)
-        except ShunterError:
-            raise
+                    answer: dict[str, Any] = method(**params)
+                except ResponseParserError:  # see `refuse_foreign`; the SDK does not repeat such requests
+                    if not attempts:
+                        raise
+                else:
+                    return answer
         except ImportError as error:
             raise missing_sdk(error) from None
         except Exception as error:
             raise self.translated(error, service, operation) from error
-
-    @staticmethod
-    def _answer(method: Any, params: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = method(**params)
-        return answer
 
     def translated(self, error: Exception, service: str, operation: str) -> ShunterError:
         """Return our error for one that a client of this session raised."""
@@ -122,11 +124,11 @@ class AwsSession:
         """
         seen: set[str] = set()
         token, repeated = None, 0
-        token_name = "NextToken" if service == "sagemaker" else "nextToken"
+        given, next_one = _TOKENS.get(service, ("nextToken", "nextToken"))
         while True:
-            page = self.call(service, operation, **params, **({token_name: token} if token else {}))
+            page = self.call(service, operation, **params, **({given: token} if token else {}))
             yield page.get(items) or []
-            token = page.get(token_name)
+            token = page.get(next_one)
             if not token:
                 return
             repeated = repeated + 1 if token in seen else 0
@@ -178,87 +180,22 @@ class AwsSession:
             inject_host_prefix=not any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ),
         )
         client = session.create_client(service, region_name=self._region, config=config)
-        if service != "s3":  # answers to HEAD have a length and no body
-            check_answers(client)
+        client.meta.events.register("after-call", refuse_foreign)
         return client
 
 
-class SessionPool:
-    """The sessions of a scheduler, one for each region and profile that its jobs have.
-
-    Args:
-        clients: clients to use instead of making them, by service.
-        configured: returns the options configured for this directory: the default region and profile.
-    """
-
-    def __init__(self, clients: Mapping[str, Any], configured: Callable[[], Mapping[str, Any]]) -> None:
-        self._clients = dict(clients)
-        self._configured = configured
-        self._defaults: Mapping[str, Any] | None = None
-        self._sessions: dict[tuple[str, str], AwsSession] = {}
-
-    def get(self, region: str | None, profile: str | None) -> AwsSession:
-        """Return the session of a region and profile."""
-        if self._defaults is None and not (region and profile):
-            self._defaults = self._configured()
-        defaults = self._defaults or {}
-        key = (region or defaults.get("region") or "", profile or defaults.get("profile") or "")
-        if key not in self._sessions:
-            self._sessions[key] = AwsSession(key[0] or None, key[1] or None, self._clients)
-        return self._sessions[key]
-
-    def close(self) -> None:
-        """Close the connections; clients that were passed in stay open. May be called more than once."""
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            if not self._clients:
-                session.close()
-
-
-# ---- incomplete answers
-
-#: botocore repeats requests that were answered with this code.
-_REPEATED = b'{"__type": "RequestTimeout", "message": "the end of the answer was lost"}'
-
-
-def check_answers(client: Any) -> None:
-    """Make a client of botocore repeat requests with incomplete answers, and raise if that does not help.
-
-    Answers that are not from AWS are recognised for services that answer in JSON.
-    """
-    client.meta.events.register("before-parse", _have_repeated)
-    client.meta.events.register("after-call", _refuse)
-
-
-def _have_repeated(response_dict: dict[str, Any], operation_model: Any, **_: Any) -> None:
-    body = response_dict["body"]
-    if isinstance(body, bytes) and (
-        _is_cut(response_dict["headers"], body)
-        or (response_dict["status_code"] < 300 and _is_foreign(operation_model, body))
-    ):
-        response_dict["status_code"] = 500
-        response_dict["body"] = _REPEATED
-
-
-def _refuse(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
-    """Raise what `_have_repeated` has made an error of: botocore goes by the status that was received."""
-    if http_response.status_code < 300 and "Error" in parsed:
+def refuse_foreign(http_response: Any, model: Any, **_: Any) -> None:
+    """Raise if the answer to a request is cut off, or cannot be the service's."""
+    if http_response.status_code >= 300 or model.has_streaming_output or model.http.get("method") == "HEAD":
+        return
+    content, length = http_response.content, http_response.headers.get("content-length", "")
+    text = content.strip()
+    is_wrong = length.isdecimal() and len(content) < int(length)
+    if model.service_model.resolved_protocol in ("json", "rest-json"):
+        may_be_empty = model.output_shape is None or not model.output_shape.required_members
+        is_json = text.startswith(b"{") and text.endswith(b"}")
+        is_wrong = is_wrong or not (is_json if text else may_be_empty)
+    if is_wrong:
         from botocore.parsers import ResponseParserError
 
-        raise ResponseParserError(f"not an answer to {model.name}: {http_response.content[:40]!r}")
-
-
-def _is_cut(headers: Any, body: bytes) -> bool:
-    length = headers.get("content-length", "")
-    return length.isdecimal() and len(body) < int(length)
-
-
-def _is_foreign(operation: Any, body: bytes) -> bool:
-    """Tell whether a body cannot be the service's answer, without parsing it."""
-    if operation.service_model.resolved_protocol not in ("json", "rest-json"):
-        return False
-    text = body.strip()
-    if not text:
-        shape = operation.output_shape
-        return shape is not None and bool(shape.required_members)
-    return not (text.startswith(b"{") and text.endswith(b"}"))
+        raise ResponseParserError(f"not an answer to {model.name}: {content[:40]!r}")

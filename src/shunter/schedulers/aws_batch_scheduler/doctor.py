@@ -19,8 +19,7 @@ from shunter.schedulers.aws.doctor import (
 )
 from shunter.schedulers.aws.iam import allow, find_role, policy, pushing, role_problem
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_batch_scheduler import names
-from shunter.schedulers.aws_batch_scheduler.observe import needs_of
+from shunter.schedulers.aws_batch_scheduler.observe import DEFAULT_LOG_GROUP, needs_of
 from shunter.schedulers.aws_batch_scheduler.reasons import describe_queue, queue_problems
 from shunter.schedulers.aws_batch_scheduler.request import BatchJob
 from shunter.schedulers.job_images import check_images, images_of
@@ -140,10 +139,10 @@ def _role(session: AwsSession, option: str, arn: str | None) -> Iterator[Check]:
 
 
 def _log_group(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
-    name = cfg.get("log_group") or names.DEFAULT_LOG_GROUP
+    name = cfg.get("log_group") or DEFAULT_LOG_GROUP
     if log_group_exists(session, name):
         yield Check("log group", True, name)
-    elif name == names.DEFAULT_LOG_GROUP:
+    elif name == DEFAULT_LOG_GROUP:
         yield Check("log group", None, f"{name} does not exist yet: Batch creates it with the first job")
     else:
         yield Check(
@@ -160,7 +159,7 @@ def _policy(session: AwsSession, cfg: Mapping[str, Any], who: str) -> Check:
     place = f"{session.region or '*'}:{account}"
     batch = f"arn:{partition}:batch:{place}"
     queue = aws_names.queue_name(cfg.get("queue") or "*")
-    group = f"arn:{partition}:logs:{place}:log-group:{cfg.get('log_group') or names.DEFAULT_LOG_GROUP}"
+    group = f"arn:{partition}:logs:{place}:log-group:{cfg.get('log_group') or DEFAULT_LOG_GROUP}"
     statements = [
         allow("Look", [f"batch:{name}" for name in _LOOKING], ["*"]),  # Batch takes no resource for these
         allow(

@@ -10,7 +10,7 @@ from shunter.schedulers.api import Leftover
 from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_batch_scheduler import names, observe
+from shunter.schedulers.aws_batch_scheduler import observe
 from shunter.schedulers.aws_batch_scheduler.logs import attempts_of
 
 
@@ -60,15 +60,10 @@ def unused(session: AwsSession, older_than: float, queues: list[str]) -> list[Le
     return list({each.id: each for each in candidates if each.id not in needed}.values())
 
 
-def deregister(session: AwsSession, arn: str) -> None:
-    """Deregister a definition. Jobs made from it are not affected."""
-    session.call("batch", "DeregisterJobDefinition", jobDefinition=arn)
-
-
 def _registered_at(tags: dict[str, str]) -> float | None:
-    if names.TAG_CONTENT not in tags:
+    if aws_names.TAG_CONTENT not in tags:
         return None
     try:
-        return float(calendar.timegm(time.strptime(tags[names.TAG_REGISTERED], "%Y-%m-%dT%H:%M:%SZ")))
+        return float(calendar.timegm(time.strptime(tags[aws_names.TAG_REGISTERED], "%Y-%m-%dT%H:%M:%SZ")))
     except (KeyError, ValueError):
         return None

@@ -26,48 +26,30 @@ def read_logs(
     query: LogQuery,
 ) -> Iterator[LogBlock]:
     """Return the lines of replicas of one job."""
-    logs = BatchLogs(session, job, places)
-    return read_streams(session, observe.log_group(places[0]), logs.refresh, query)
+    job_id, described = job["jobId"], [job]
+    seen, misses = dict[tuple[str, int], ReplicaAttempts](), 0
 
-
-class BatchLogs:
-    """Finds the log streams of a job's replicas: a call for the job, and one for each hundred replicas.
-
-    The first refresh takes the description that is given.
-    """
-
-    def __init__(self, session: AwsSession, job: dict[str, Any], places: Sequence[ReplicaRef]) -> None:
-        self._session = session
-        self._id: str = job["jobId"]
-        self._job: dict[str, Any] | None = job
-        self._places = list(places)
-        self._seen: Mapping[tuple[str, int], ReplicaAttempts] = {}
-        self._misses = 0
-
-    def refresh(self) -> Mapping[tuple[str, int], ReplicaAttempts]:
-        """Ask Batch, and return the attempts of every replica and whether it has ended.
-
-        Raises:
-            AwsError: Batch cannot be reached, or has not shown the job for a while.
-        """
-        job, self._job = self._job, None
-        if job is None:
-            job = observe.describe_jobs(self._session, [self._id]).get(self._id)
-        if job is None:  # Batch sometimes shows jobs with a delay
-            self._misses += 1
-            if self._seen and self._misses < MOST_MISSES:
-                return self._seen
-            raise AwsError(f"AWS Batch no longer shows the job {self._id}")
-        self._misses = 0
-        is_over = is_terminal(observe.app_state(job)[0])
-        details = observe.details_of(self._session, job, self._places)
-        self._seen = {
+    def refresh() -> Mapping[tuple[str, int], ReplicaAttempts]:
+        """Ask for the job, and for each hundred of its replicas; the first time, take what is known."""
+        nonlocal seen, misses
+        now = (
+            described.pop() if described else observe.describe_jobs(session, [job["jobId"]]).get(job["jobId"])
+        )
+        if now is None:  # Batch sometimes shows jobs with a delay
+            misses += 1
+            if seen and misses < MOST_MISSES:
+                return seen
+            raise AwsError(f"AWS Batch no longer shows the job {job_id}")
+        misses, is_over = 0, is_terminal(observe.app_state(now)[0])
+        seen = {
             (place.role, place.replica): ReplicaAttempts(
                 attempts_of(detail), is_over or is_terminal(reason_of(detail).state)
             )
-            for place, detail in details
+            for place, detail in observe.details_of(session, now, places)
         }
-        return self._seen
+        return seen
+
+    return read_streams(session, observe.log_group(places[0]), refresh, query)
 
 
 def attempts_of(detail: Mapping[str, Any]) -> list[AttemptLog]:

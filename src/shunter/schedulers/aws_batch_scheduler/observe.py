@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from shunter.parallel import for_all
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse
 from shunter.schedulers.aws import aws_names, batch_jobs
-from shunter.schedulers.aws.batch_jobs import (
-    JobRef,
-    JustSubmitted,
-    find_by_name,
-    seconds_of,
-)
-from shunter.schedulers.aws.session import AwsSession, SessionPool
-from shunter.schedulers.aws_batch_scheduler import names
+from shunter.schedulers.aws.batch_jobs import KnownJobs, find_by_name, seconds_of
+from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_batch_scheduler.reasons import exit_code, reason_of
 from shunter.schedulers.aws_batch_scheduler.replicas import (
     ARRAY,
@@ -41,6 +35,7 @@ from shunter.specs.training import output_in
 
 #: How many jobs one call describes.
 BATCH_SIZE = 100
+DEFAULT_LOG_GROUP = "/aws/batch/job"
 #: The role of jobs that do not name their roles.
 UNNAMED_ROLE = "node"
 
@@ -54,21 +49,14 @@ class ReplicaRef(NamedTuple):
     container: Mapping[str, Any]
 
 
-def describe_jobs(
-    session: AwsSession,
-    ids: Iterable[str],
-    keep: Callable[[dict[str, Any]], dict[str, Any]] = lambda job: job,
-) -> dict[str, dict[str, Any]]:
-    """Describe jobs by id, a hundred per call and several calls in parallel; unknown ones are left out.
-
-    ``keep`` reduces a description to save memory; it must keep the id.
-    """
+def describe_jobs(session: AwsSession, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Describe jobs by id, a hundred per call and several calls in parallel; unknown ones are left out."""
     wanted = list(dict.fromkeys(ids))
     chunks = [wanted[start : start + BATCH_SIZE] for start in range(0, len(wanted), BATCH_SIZE)]
 
     def describe(chunk: list[str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = session.call("batch", "DescribeJobs", jobs=chunk).get("jobs", [])
-        return [keep(job) for job in found]
+        return found
 
     return {job["jobId"]: job for page in for_all(describe, chunks) for job in page}
 
@@ -151,7 +139,7 @@ def app_response(
         state,
         num_restarts=max(attempts - 1, 0),
         msg=msg,
-        ui_url=names.console_url(job.get("jobArn", ""), kind_of(job)),
+        ui_url=console_url(job.get("jobArn", ""), kind_of(job)),
         metadata=dict(job.get("tags") or {}),
         roles_statuses=statuses,
         roles=_roles(job),
@@ -159,6 +147,12 @@ def app_response(
         started_at=min(filter(None, (seconds_of(each.get("startedAt")) for each in tries)), default=None),
         ended_at=seconds_of(job.get("stoppedAt")),
     )
+
+
+def console_url(arn: str, kind: str) -> str | None:
+    """Return where a browser shows a job of this kind."""
+    page = {ARRAY: "array-job", MULTINODE: "mnp-job"}.get(kind, "detail")
+    return aws_names.console_link(arn, "batch/home", f"jobs/{page}/")
 
 
 def _results(job: Mapping[str, Any]) -> str | None:
@@ -241,7 +235,7 @@ def starts_of(detail: Mapping[str, Any]) -> int:
 def log_group(place: ReplicaRef) -> str:
     """Return the log group that a replica writes to."""
     options = (place.container.get("logConfiguration") or {}).get("options") or {}
-    return str(options.get("awslogs-group", names.DEFAULT_LOG_GROUP))
+    return str(options.get("awslogs-group", DEFAULT_LOG_GROUP))
 
 
 def environment(container: Mapping[str, Any]) -> dict[str, str]:
@@ -289,122 +283,55 @@ def needs_of(container: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _resource(container: Mapping[str, Any]) -> Resource:
-    needs = {each["type"]: each["value"] for each in container.get("resourceRequirements") or []}
+    needs = needs_of(container)
     resource = Resource(
-        cpu=int(float(needs.get("VCPU", container.get("vcpus", -1)))),
-        gpu=int(needs.get("GPU", 0)),
-        memMB=int(needs.get("MEMORY", container.get("memory", -1))),
+        cpu=needs.get("VCPU", container.get("vcpus", -1)),
+        gpu=needs.get("GPU", 0),
+        memMB=needs.get("MEMORY", container.get("memory", -1)),
     )
     if container.get("instanceType"):
         resource.capabilities[INSTANCE_TYPE] = container["instanceType"]
     return resource
 
 
+# ---- finding
+
 Job = dict[str, Any]
 
 
-class JobFinder:
-    """Finds jobs by app id, and keeps the sessions to reach them.
+def find(known: KnownJobs, app_ids: Iterable[str]) -> dict[str, Job | None]:
+    """Find jobs by their known ids, with a call for each hundred, and the others by name.
 
-    Args:
-        clients: clients to use instead of making them, by service.
-        recall: returns what the history knows of a job of ours.
-        configured: returns the options configured for this directory.
+    Jobs that do not exist or were deleted are None.
     """
-
-    def __init__(
-        self,
-        clients: Mapping[str, Any],
-        recall: Callable[[str], str | None],
-        configured: Callable[[], Mapping[str, Any]],
-    ) -> None:
-        self.sessions = SessionPool(clients, configured)
-        self._recall = recall
-        self._known: dict[str, JobRef] = {}
-        self.just_submitted = JustSubmitted()
-
-    def session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
-        """Return the session for these options."""
-        region = cfg.get("region") or names.region_of_arn(cfg.get("queue") or "")
-        return self.sessions.get(region, cfg.get("profile"))
-
-    def _ref(self, app_id: str) -> JobRef | None:
-        if app_id not in self._known:
-            text = self._recall(app_id)
-            if not text:
-                return None
-            self._known[app_id] = JobRef.from_text(text)
-        return self._known[app_id]
-
-    def remember(self, app_id: str, ref: JobRef) -> None:
-        """Remember where a job is that was just submitted."""
-        self._known[app_id] = ref
-        self.just_submitted.add(app_id)
-
-    def session_and_id(self, app_id: str) -> tuple[AwsSession, str]:
-        """Return session and Batch's id of a job that was found or submitted before."""
-        ref = self._known[app_id]
-        return self.sessions.get(ref.region, ref.profile), ref.job_id
-
-    def find(self, app_id: str) -> tuple[AwsSession, Job] | None:
-        """Find a job; None if it does not exist or was deleted."""
-        job = self.find_many([app_id])[app_id]
-        if job is None:
-            return None
-        return self.session_and_id(app_id)[0], job
-
-    def find_many(self, app_ids: list[str]) -> dict[str, Job | None]:
-        """Find jobs by their known ids, with a call for each hundred, and the others by name."""
-        refs = {app_id: ref for app_id in app_ids if (ref := self._ref(app_id)) is not None}
-        groups: dict[tuple[str, str], dict[str, str]] = {}
-        for app_id, ref in refs.items():
+    found: dict[str, Job | None] = dict.fromkeys(app_ids)
+    groups: dict[tuple[str, str], dict[str, str]] = {}
+    for app_id in found:
+        if (ref := known.ref(app_id)).job_id:
             groups.setdefault((ref.region, ref.profile), {})[ref.job_id] = app_id
-        found: dict[str, Job | None] = dict.fromkeys(app_ids)
-        for (region, profile), ids in groups.items():
-            for job_id, job in describe_jobs(self.sessions.get(region, profile), ids).items():
-                found[ids[job_id]] = job
-        for app_id in app_ids:
-            if found[app_id] is None and app_id not in self.just_submitted:
-                found[app_id] = self._find_by_name(app_id, refs.get(app_id))
-        for app_id in [app_id for app_id in found if found[app_id] is not None]:
-            self.just_submitted.remove(app_id)
-        return {app_id: None if _is_deleted(job) else job for app_id, job in found.items()}
-
-    def _find_by_name(self, app_id: str, ref: JobRef | None) -> Job | None:
-        parts = aws_names.split_app_id(app_id)
-        if parts is None:
-            return None
-        session = self.sessions.get(ref.region, ref.profile) if ref else self.sessions.get(None, None)
-        summaries = find_by_name(session, "ListJobs", *parts)
-        if not summaries:
-            return None
-        job_id = summaries[0]["jobId"]
-        job = describe_jobs(session, [job_id]).get(job_id)
+    for place, ids in groups.items():
+        described = describe_jobs(known.session(*place), ids)
+        found |= {ids[job_id]: job for job_id, job in described.items()}
+    for app_id, job in found.items():
+        if job is None and not known.is_new(app_id):
+            job = found[app_id] = _find_by_name(known, app_id)
         if job is not None:
-            arn = job.get("jobArn") or job_id
-            region, profile = (ref.region, ref.profile) if ref else ("", "")
-            self._known[app_id] = JobRef(job_id, region, profile, arn)
-        return job
+            known.shown(app_id)
+            if aws_names.TAG_DELETED in (job.get("tags") or {}):
+                found[app_id] = None
+    return found
 
 
-def _is_deleted(job: Job | None) -> bool:
-    return job is not None and aws_names.TAG_DELETED in (job.get("tags") or {})
-
-
-# What `list` keeps of each job's description.
-_KEPT = (
-    "jobId",
-    "jobArn",
-    "jobName",
-    "createdAt",
-    "status",
-    "statusReason",
-    "stoppedAt",
-    "isCancelled",
-    "isTerminated",
-    "arrayProperties",
-    "tags",
-)
+def _find_by_name(known: KnownJobs, app_id: str) -> Job | None:
+    parts, session = aws_names.split_app_id(app_id), known.session_of(app_id)
+    summaries = find_by_name(session, "ListJobs", *parts) if parts else []
+    if not summaries:
+        return None
+    job_id = summaries[0]["jobId"]
+    job = describe_jobs(session, [job_id]).get(job_id)
+    if job is not None:
+        known.remember(app_id, known.ref(app_id)._replace(job_id=job_id, arn=job.get("jobArn") or job_id))
+    return job
 
 
 def queue_names(session: AwsSession) -> list[str]:
@@ -429,36 +356,18 @@ def list_jobs(
         since: only jobs created at or after this time, seconds since the epoch.
         everything: also jobs that neither we nor TorchX submitted.
     """
-    wanted = None if states is None else frozenset(states)
     queues = [queue] if queue is not None else queue_names(session)
-    summaries = batch_jobs.list_jobs(session, "ListJobs", queues, since, keep=_kept)
-    found = {job["jobId"]: (aws_names.queue_name(name), job) for name, job in summaries}
-    if wanted is not None:
-        found = {key: pair for key, pair in found.items() if app_state_of_listed(pair[1]) & wanted}
+    found = batch_jobs.list_jobs(session, "ListJobs", queues, since)
     if not everything:
-        details = describe_jobs(session, found, _kept)
-        found = {
-            key: (name, {**job, **details[key]})
-            for key, (name, job) in found.items()
-            if key in details and aws_names.is_ours(details[key].get("tags") or {})
-        }
-    rows = [_row(name, job) for name, job in found.values()]
-    return sorted(
-        (row for row in rows if wanted is None or row.state in wanted),
-        key=lambda row: row.submitted_at or 0.0,
-    )
-
-
-def app_state_of_listed(job: dict[str, Any]) -> frozenset[AppState]:
-    """Return the possible states of a listed job: the list does not show the progress of an array."""
-    state = reason_of(job).state
-    if kind_of(job) == ARRAY and state is AppState.PENDING:
-        return frozenset({state, AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED})
-    return frozenset({state})
-
-
-def _kept(job: dict[str, Any]) -> dict[str, Any]:
-    return {key: job[key] for key in _KEPT if key in job}
+        details = describe_jobs(session, (job["jobId"] for _, job in found))
+        found = [
+            (name, job | details[job["jobId"]])
+            for name, job in found
+            if aws_names.is_ours(details.get(job["jobId"], {}).get("tags") or {})
+        ]
+    rows = [_row(aws_names.queue_name(name), job) for name, job in found]
+    wanted = frozenset(AppState if states is None else states)
+    return sorted((row for row in rows if row.state in wanted), key=lambda row: row.submitted_at or 0.0)
 
 
 def _row(queue: str, job: dict[str, Any]) -> ListAppResponse:

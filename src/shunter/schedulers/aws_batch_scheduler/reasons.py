@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
-from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_batch_scheduler.retry_strategy import verdict
@@ -125,40 +124,39 @@ def _containers(job: dict[str, Any]) -> list[dict[str, Any]]:
 # ---- why a job waits
 
 
-#: How long the description of a queue is reused, so that watching a job makes few calls.
+#: How long what was found of a queue is reused, so that watching a job makes few calls.
 FRESH_SECONDS = 60.0
 
 
 class QueueInspector:
-    """Describes queues, and remembers them for a while."""
+    """Looks for what keeps queues from running jobs, and remembers it for a while."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[float, dict[str, Any] | None, list[dict[str, Any]]]] = {}
+        self._seen: dict[tuple[Any, ...], tuple[float, str]] = {}
 
     def why(self, session: AwsSession, queue: str, needs: Mapping[str, int]) -> str:
-        """Return what keeps a queue from running a job; "" if nothing is found.
+        """Return what keeps a queue from running a job; see `_why_waiting`."""
+        key = (session.region, queue, *needs.items())
+        if key not in self._seen or time.monotonic() - self._seen[key][0] > FRESH_SECONDS:
+            self._seen[key] = (time.monotonic(), _why_waiting(session, queue, needs))
+        return self._seen[key][1]
 
-        Args:
-            session: the queue's session.
-            queue: its name or ARN.
-            needs: what a replica needs: ``VCPU``, ``MEMORY`` in MiB, ``GPU``.
-        """
-        try:
-            found, environments = self._describe(session, queue)
-        except AwsError:  # the permission may be missing; the job's state is known nevertheless
-            return ""
-        if found is None:
-            return "its queue no longer exists"
-        return "; ".join(queue_problems(found, environments, needs))
 
-    def _describe(
-        self, session: AwsSession, queue: str
-    ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-        key = (session.region, aws_names.queue_name(queue))
-        seen = self._seen.get(key)
-        if seen is None or time.monotonic() - seen[0] > FRESH_SECONDS:
-            seen = self._seen[key] = (time.monotonic(), *describe_queue(session, queue))
-        return seen[1:]
+def _why_waiting(session: AwsSession, queue: str, needs: Mapping[str, int]) -> str:
+    """Return what keeps a queue from running a job; "" if nothing is found.
+
+    Args:
+        session: the queue's session.
+        queue: its name or ARN.
+        needs: what a replica needs: ``VCPU``, ``MEMORY`` in MiB, ``GPU``.
+    """
+    try:
+        found, environments = describe_queue(session, queue)
+    except AwsError:  # the permission may be missing; the job's state is known nevertheless
+        return ""
+    if found is None:
+        return "its queue no longer exists"
+    return "; ".join(queue_problems(found, environments, needs))
 
 
 def describe_queue(session: AwsSession, queue: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
@@ -223,10 +221,7 @@ def _fits_some(instance_types: list[str], needs: Mapping[str, int]) -> bool:
         if factory is None:
             return True
         resource = factory()
-        if (
-            resource.cpu >= needs.get("VCPU", 0)
-            and resource.memMB >= needs.get("MEMORY", 0)
-            and resource.gpu >= needs.get("GPU", 0)
-        ):
+        has = {"VCPU": resource.cpu, "MEMORY": resource.memMB, "GPU": resource.gpu}
+        if all(has[kind] >= needs.get(kind, 0) for kind in has):
             return True
     return False

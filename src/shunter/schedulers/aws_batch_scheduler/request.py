@@ -14,7 +14,6 @@ from shunter.docker.image_reference import image_problem
 from shunter.errors import ConfigError, did_you_mean
 from shunter.redaction import Redactor
 from shunter.schedulers.aws import aws_names
-from shunter.schedulers.aws_batch_scheduler import names
 from shunter.schedulers.aws_batch_scheduler.options import FARGATE, AWSBatchOpts
 from shunter.schedulers.aws_batch_scheduler.replicas import (
     ARRAY,
@@ -44,7 +43,6 @@ from shunter.specs.resources import Resource
 from shunter.specs.training import DOCUMENT
 
 DIGEST_LENGTH = 16
-_NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
 
 
 @dataclass
@@ -114,15 +112,21 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
     name = make_unique(f"{app.name}-{opts.share_id}" if opts.share_id else app.name)
     app_id = aws_names.make_app_id(opts.queue, name)
     tags = _tags(app, opts)
-    containers = [_containers(group, opts, app_id, name, session) for group in groups]
-    definition = _definition(strategy, opts, kind, groups, containers)
-    job_def = name_by_content({**definition, "tags": tags}, app.name)
+    containers = [(group.target_nodes, *_containers(group, opts, app_id, name, session)) for group in groups]
+    if kind == MULTINODE:
+        definition, overrides = _multinode(groups, containers)
+    else:
+        ((_, properties, override),) = containers
+        definition = {"type": "container", "containerProperties": properties}
+        overrides = {"containerOverrides": override}
+    definition |= {"retryStrategy": strategy, **_definition_options(opts), "tags": tags}
+    job_def = name_by_content(definition, app.name)
     submission: dict[str, Any] = {
         "jobName": name,
         "jobQueue": opts.queue,
         "jobDefinition": job_def["jobDefinitionName"],
         "tags": tags,
-        **_overrides(kind, groups, containers),
+        **overrides,
     }
     if kind == ARRAY:
         submission["arrayProperties"] = {"size": groups[0].count}
@@ -135,7 +139,7 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
         job_def,
         images_to_push={},
         submission=submission,
-        region=opts.region or names.region_of_arn(opts.queue),
+        region=opts.region or aws_names.region_of_arn(opts.queue),
         profile=opts.profile,
         warnings=warnings + more_warnings,
     )
@@ -212,28 +216,24 @@ def _containers(
     return definition, override
 
 
-def _definition(
-    strategy: dict[str, Any],
-    opts: AWSBatchOpts,
-    kind: str,
-    groups: list[Group],
-    containers: list[tuple[dict[str, Any], dict[str, Any]]],
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "type": "multinode" if kind == MULTINODE else "container",
-        "retryStrategy": strategy,
+def _multinode(
+    groups: list[Group], containers: list[tuple[str, dict[str, Any], dict[str, Any]]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a multi-node job's part of the definition, and what this run overrides."""
+    properties = {
+        "numNodes": sum(group.count for group in groups),
+        "mainNode": 0,
+        "nodeRangeProperties": [
+            {"targetNodes": nodes, "container": definition} for nodes, definition, _ in containers
+        ],
     }
-    if kind == MULTINODE:
-        found["nodeProperties"] = {
-            "numNodes": sum(group.count for group in groups),
-            "mainNode": 0,
-            "nodeRangeProperties": [
-                {"targetNodes": group.target_nodes, "container": definition}
-                for group, (definition, _) in zip(groups, containers, strict=True)
-            ],
-        }
-    else:
-        found["containerProperties"] = containers[0][0]
+    overrides = [{"targetNodes": nodes, "containerOverrides": override} for nodes, _, override in containers]
+    definition = {"type": "multinode", "nodeProperties": properties}
+    return definition, {"nodeOverrides": {"nodePropertyOverrides": overrides}}
+
+
+def _definition_options(opts: AWSBatchOpts) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     if opts.platform == FARGATE:
         found["platformCapabilities"] = [FARGATE]
     if opts.timeout is not None:
@@ -241,21 +241,6 @@ def _definition(
     if opts.share_id:
         found["schedulingPriority"] = opts.priority
     return found
-
-
-def _overrides(
-    kind: str, groups: list[Group], containers: list[tuple[dict[str, Any], dict[str, Any]]]
-) -> dict[str, Any]:
-    if kind != MULTINODE:
-        return {"containerOverrides": containers[0][1]}
-    return {
-        "nodeOverrides": {
-            "nodePropertyOverrides": [
-                {"targetNodes": group.target_nodes, "containerOverrides": override}
-                for group, (_, override) in zip(groups, containers, strict=True)
-            ]
-        }
-    }
 
 
 def _pairs(env: Mapping[str, str]) -> list[dict[str, str]]:
@@ -267,13 +252,9 @@ def _tags(app: AppDef, opts: AWSBatchOpts) -> dict[str, str]:
         **app.metadata,
         **(opts.tags or {}),
         aws_names.TAG_VERSION: __version__,
-        aws_names.TAG_APP_NAME: _tag_value(app.name),
-        aws_names.TAG_USER: _tag_value(opts.user),
+        aws_names.TAG_APP_NAME: aws_names.tag_value(app.name),
+        aws_names.TAG_USER: aws_names.tag_value(opts.user),
     }
-
-
-def _tag_value(text: str) -> str:
-    return _NOT_IN_TAGS.sub("-", text)[:256]
 
 
 def _shown(value: Any, key: str = "") -> Any:
@@ -492,14 +473,14 @@ def _secrets(secrets: dict[str, str], role: Role) -> list[dict[str, str]]:
 
 def name_by_content(job_def: dict[str, Any], app_name: str) -> dict[str, Any]:
     """Return a definition with a digest of its content as a tag and at the end of its name."""
-    tags = {key: value for key, value in job_def["tags"].items() if key != names.TAG_CONTENT}
+    tags = {key: value for key, value in job_def["tags"].items() if key != aws_names.TAG_CONTENT}
     content = {key: value for key, value in job_def.items() if key != "jobDefinitionName"} | {"tags": tags}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
     return {
         "jobDefinitionName": f"{normalize(app_name)}-{digest}",
         **content,
-        "tags": {**tags, names.TAG_CONTENT: digest},
+        "tags": {**tags, aws_names.TAG_CONTENT: digest},
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from shunter.errors import ShunterError, UnknownAppException
+from shunter.errors import ConfigError, ShunterError, UnknownAppException
 from shunter.schedulers.api import (
     Check,
     Dependency,
@@ -27,14 +27,14 @@ from shunter.schedulers.api import (
     not_running,
     poll_until_ended,
 )
-from shunter.schedulers.aws.batch_jobs import JobRef, cancelled_by, check_queue
+from shunter.schedulers.aws.aws_names import region_of_arn
+from shunter.schedulers.aws.batch_jobs import JobRef, KnownJobs, cancelled_by, check_queue
 from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws.session_manager import run_in_task
 from shunter.schedulers.aws_batch_scheduler import observe
-from shunter.schedulers.aws_batch_scheduler.container_session import run_in_task
 from shunter.schedulers.aws_batch_scheduler.doctor import examine, examine_job
-from shunter.schedulers.aws_batch_scheduler.housekeeping import delete, deregister, unused
+from shunter.schedulers.aws_batch_scheduler.housekeeping import delete, unused
 from shunter.schedulers.aws_batch_scheduler.logs import read_logs
-from shunter.schedulers.aws_batch_scheduler.observe import JobFinder
 from shunter.schedulers.aws_batch_scheduler.options import AWSBatchOpts
 from shunter.schedulers.aws_batch_scheduler.reasons import QueueInspector
 from shunter.schedulers.aws_batch_scheduler.replicas import CONTAINER
@@ -101,14 +101,12 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     ) -> None:
         super().__init__("aws_batch", session_name, docker_client=docker_client)
         given = {name: c for name, c in (("batch", client), ("logs", log_client)) if c is not None}
-        self._jobs = JobFinder(
-            given, lambda app_id: self.context.native_id(app_id), lambda: self.context.configured_options()
-        )
+        self._jobs = KnownJobs(given, lambda: self.context)
         self._inspector = QueueInspector()
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
-        self._jobs.sessions.close()
+        self._jobs.close()
 
     # ---- code
 
@@ -130,20 +128,19 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:
         """Check with one call that the queue accepts jobs, and so the credentials."""
         job = info.request
-        check_queue(self._jobs.sessions.get(job.region, job.profile), job.submission["jobQueue"])
+        check_queue(self._jobs.session(job.region, job.profile), job.submission["jobQueue"])
 
     def _depend_on(self, info: AppDryRunInfo[BatchJob], dependencies: Sequence[Dependency]) -> None:
         """Let Batch start the job when others have succeeded (``dependsOn``); if one fails, it fails."""
         parents = {}
         for item in dependencies:
-            found = self._jobs.find(item.app_id)
-            if found is None and item.app_id not in self._jobs.just_submitted:
+            if not self.exists(item.app_id):
                 raise UnknownAppException(f"AWS Batch does not know the job {item.app_id!r}")
-            session, job_id = self._jobs.session_and_id(item.app_id)
-            parents[item.app_id] = (job_id, session.region)
+            region = self._jobs.session_of(item.app_id).region
+            parents[item.app_id] = (self._jobs.ref(item.app_id).job_id, region)
         any_end = [item.app_id for item in dependencies if item.any_end]
         job = info.request
-        add_dependencies(job, parents, any_end, self._jobs.sessions.get(job.region, job.profile).region)
+        add_dependencies(job, parents, any_end, self._jobs.session(job.region, job.profile).region)
 
     def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
         """Register the job's definition if necessary, and submit the job exactly once.
@@ -156,13 +153,14 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         for warning in training_warnings(dryrun_info.app.roles if dryrun_info.app else [], manifest):
             warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = dryrun_info.request
-        session = self._jobs.sessions.get(job.region, job.profile)
+        session = self._jobs.session(job.region, job.profile)
         # shipping may have changed the images
         definition = register_definition(session, rename_by_content(job.job_def))
         answer = submit_once(session, {**job.submission, "jobDefinition": definition})
         arn = answer.get("jobArn") or answer["jobId"]
         ref = JobRef.from_arn(arn, job.profile or "")._replace(job_id=answer["jobId"])
         self._jobs.remember(job.app_id, ref)
+        self._jobs.submitted(job.app_id)
         dryrun_info.native_id = ref.to_text()
         return job.app_id
 
@@ -170,22 +168,24 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return the state of a job and its replicas, and why it waits."""
-        found = self._jobs.find(app_id)
-        if found is None:
-            return self._jobs.just_submitted.describe(app_id)
-        session, job = found
+        job, session = self._find(app_id), self._jobs.session_of(app_id)
+        if job is None:
+            return self._jobs.describe_new(app_id)
         response = observe.app_response(app_id, job, observe.describe_replicas(session, job))
         if job.get("status") == "RUNNABLE":
-            why = self._why_waiting(session, job)
+            needs: dict[str, int] = {}
+            for place in observe.replicas_of(job):
+                for kind, value in observe.needs_of(place.container).items():
+                    needs[kind] = max(needs.get(kind, 0), value)
+            why = self._inspector.why(session, job.get("jobQueue", ""), needs)
             response.msg = f"{response.msg}: {why}" if why else response.msg
         return response
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe several jobs, a hundred per call, without the replicas of jobs that have several."""
-        jobs = self._jobs.find_many(builtins.list(app_ids))
         return {
-            app_id: self._jobs.just_submitted.describe(app_id) if job is None else _brief(app_id, job)
-            for app_id, job in jobs.items()
+            app_id: self._jobs.describe_new(app_id) if job is None else _brief(app_id, job)
+            for app_id, job in observe.find(self._jobs, app_ids).items()
         }
 
     def list(self, cfg: Mapping[str, Any] | None = None) -> builtins.list[ListAppResponse]:
@@ -195,14 +195,13 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
             cfg: ``queue`` (all by default), ``region`` and ``profile``, and the filters of `list_filters`.
         """
         cfg = cfg or {}
-        session = self._jobs.session_of(cfg)
         return observe.list_jobs(
-            session, cfg.get("queue"), cfg.get("states"), cfg.get("since"), bool(cfg.get("all"))
+            self._session(cfg), cfg.get("queue"), cfg.get("states"), cfg.get("since"), bool(cfg.get("all"))
         )
 
     def exists(self, app_id: str) -> bool:
         """Tell whether there is a job of this id."""
-        return self._jobs.find(app_id) is not None or app_id in self._jobs.just_submitted
+        return self._find(app_id) is not None or self._jobs.is_new(app_id)
 
     def wait(self, app_id: str, timeout: float | None = None) -> DescribeAppResponse | None:
         """Block until the job ends, polling only the job and not its replicas."""
@@ -211,7 +210,7 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
 
     def details(self, app_id: str) -> BatchJobDetails:
         """Return what else can be asked about a job: its place in the queue."""
-        return BatchJobDetails(self._jobs, app_id)
+        return BatchJobDetails(self._find(app_id), self._jobs.session_of(app_id))
 
     # ---- results
 
@@ -231,7 +230,13 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         name = f"{app_id} {role_name}/{k}"
         if detail.get("status") != "RUNNING":
             raise not_running(name, detail.get("status"))
-        return run_in_task(session, detail, name, command)
+        container = detail.get("container") or {}
+        if not container.get("enableExecuteCommand"):
+            raise ConfigError(
+                f"{name} was submitted without the option exec, so AWS allows no connection",
+                hint="Submit it with -cfg exec=true, and a job_role_arn whose role may use ssmmessages.",
+            )
+        return run_in_task(session, str(container["taskArn"]), command)
 
     # ---- ending
 
@@ -239,13 +244,9 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         """Ask jobs to stop: they are described a hundred per call, and ended fifty per call."""
         wanted = dict.fromkeys(app_ids)
         open_ones = {}
-        for app_id, job in self._jobs.find_many(builtins.list(wanted)).items():
-            if job is None:
-                is_open = app_id in self._jobs.just_submitted
-            else:
-                is_open = not is_terminal(observe.app_state(job)[0])
-            if is_open:
-                open_ones[app_id] = self._jobs.session_and_id(app_id)
+        for app_id, job in observe.find(self._jobs, wanted).items():
+            if self._jobs.is_new(app_id) if job is None else not is_terminal(observe.app_state(job)[0]):
+                open_ones[app_id] = (self._jobs.session_of(app_id), self._jobs.ref(app_id).job_id)
         return {**wanted, **terminate_all(open_ones, cancelled_by())}
 
     def cancel(self, app_id: str) -> None:
@@ -260,14 +261,13 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
 
     def _delete_existing(self, app_id: str) -> None:
         """Delete the job's logs, and mark it as deleted."""
-        found = self._jobs.find(app_id)
-        if found is None:
+        job = self._find(app_id)
+        if job is None:
             return
-        session, job = found
         state, _ = observe.app_state(job)
         if not is_terminal(state):
             raise not_ended(app_id, state)
-        delete(session, job)
+        delete(self._jobs.session_of(app_id), job)
 
     # ---- housekeeping
 
@@ -276,22 +276,22 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
 
         With a job, check that hosts of the queue could hold a replica, and that the images are there.
         """
-        checks = examine(self._jobs.session_of(cfg), cfg)
+        checks = examine(self._session(cfg), cfg)
         if job is None:
             return checks
-        session = self._jobs.sessions.get(job.request.region, job.request.profile)
+        session = self._jobs.session(job.request.region, job.request.profile)
         return if_reachable(checks, lambda: examine_job(session, job))
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
         """Return our job definitions that no job needs."""
-        session = self._jobs.session_of(cfg)
+        session = self._session(cfg)
         return unused(session, older_than, observe.queue_names(session))
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
-        """Deregister job definitions."""
-        session = self._jobs.session_of(cfg)
+        """Deregister job definitions. Jobs made from them are not affected."""
+        session = self._session(cfg)
         for leftover in leftovers:
-            deregister(session, leftover.id)
+            session.call("batch", "DeregisterJobDefinition", jobDefinition=leftover.id)
         return 0
 
     # ---- logs
@@ -309,38 +309,38 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     def _find_replicas(
         self, app_id: str, replicas: Sequence[tuple[str, int]]
     ) -> tuple[AwsSession, Job, builtins.list[observe.ReplicaRef]]:
-        found = self._jobs.find(app_id)
-        if found is None:
+        job = self._find(app_id)
+        if job is None:
             raise UnknownAppException(f"AWS Batch does not know the job {app_id!r}")
-        session, job = found
         known = {(place.role, place.replica): place for place in observe.replicas_of(job)}
         check_replicas(app_id, replicas, known)
-        return session, job, [known[replica] for replica in replicas]
+        return self._jobs.session_of(app_id), job, [known[replica] for replica in replicas]
 
-    def _why_waiting(self, session: AwsSession, job: Job) -> str:
-        needs: dict[str, int] = {}
-        for place in observe.replicas_of(job):
-            for kind, value in observe.needs_of(place.container).items():
-                needs[kind] = max(needs.get(kind, 0), value)
-        return self._inspector.why(session, job.get("jobQueue", ""), needs)
+    def _find(self, app_id: str) -> Job | None:
+        """Find a job; None if it does not exist or was deleted."""
+        return observe.find(self._jobs, [app_id])[app_id]
+
+    def _session(self, cfg: Mapping[str, Any]) -> AwsSession:
+        """Return the session for these options."""
+        return self._jobs.session(
+            cfg.get("region") or region_of_arn(cfg.get("queue") or ""), cfg.get("profile")
+        )
 
 
 class BatchJobDetails(JobDetails):
-    """What AWS Batch can tell about the job with an id beside its description."""
+    """What AWS Batch can tell about a job beside its description."""
 
-    def __init__(self, jobs: JobFinder, app_id: str) -> None:
-        self._jobs = jobs
-        self._app_id = app_id
+    def __init__(self, job: Job | None, session: AwsSession) -> None:
+        self._job = job
+        self._session = session
 
     def queue_position(self) -> str:
         """Return its place among the first hundred runnable jobs of its queue, as Batch lists them."""
-        found = self._jobs.find(self._app_id)
-        if found is None:
+        if self._job is None:
             return ""
-        session, job = found
-        answer = session.call("batch", "GetJobQueueSnapshot", jobQueue=job["jobQueue"])
+        answer = self._session.call("batch", "GetJobQueueSnapshot", jobQueue=self._job["jobQueue"])
         jobs = (answer.get("frontOfQueue") or {}).get("jobs") or []
-        place = next((n for n, each in enumerate(jobs, 1) if each["jobArn"] == job.get("jobArn")), 0)
+        place = next((n for n, each in enumerate(jobs, 1) if each["jobArn"] == self._job.get("jobArn")), 0)
         return f"number {place} of the first {len(jobs)} runnable jobs of its queue" if place else ""
 
 

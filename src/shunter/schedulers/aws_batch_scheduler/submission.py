@@ -17,7 +17,6 @@ from shunter.schedulers.aws.aws_errors import AwsError
 from shunter.schedulers.aws.batch_jobs import find_by_name, send_once
 from shunter.schedulers.aws.service_model import has_operation
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_batch_scheduler import names
 
 #: How many jobs one call ends, see `TerminateJobs` of the API reference.
 MOST_TERMINATED = 50
@@ -66,15 +65,15 @@ def register_definition(session: AwsSession, job_def: dict[str, Any]) -> str:
     Two processes that do this at the same time may register it twice, which is harmless.
     """
     name = job_def["jobDefinitionName"]
-    digest = job_def["tags"][names.TAG_CONTENT]
+    digest = job_def["tags"][aws_names.TAG_CONTENT]
     for page in session.pages(
         "batch", "DescribeJobDefinitions", "jobDefinitions", jobDefinitionName=name, status="ACTIVE"
     ):
         for found in page:
             # another process may have made a revision
-            if found.get("tags", {}).get(names.TAG_CONTENT) == digest:
+            if found.get("tags", {}).get(aws_names.TAG_CONTENT) == digest:
                 return str(found["jobDefinitionArn"])
-    tags = {**job_def["tags"], names.TAG_REGISTERED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    tags = {**job_def["tags"], aws_names.TAG_REGISTERED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     answer = session.call("batch", "RegisterJobDefinition", **{**job_def, "tags": tags})
     return str(answer["jobDefinitionArn"])
 

@@ -14,7 +14,9 @@ import posixpath
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -25,7 +27,7 @@ from shunter.redaction import SHORTEST_URL_TOKEN, redact_text
 from shunter.schedulers.aws_sagemaker_scheduler import names
 from shunter.schedulers.aws_sagemaker_scheduler.channels import is_s3
 from shunter.schedulers.aws_sagemaker_scheduler.container_setup import ARCHIVE_FILE, TOOLKIT_FILE, PlannedCode
-from shunter.schedulers.aws_sagemaker_scheduler.network_isolation import Isolation
+from shunter.schedulers.aws_sagemaker_scheduler.network_isolation import check_isolated
 from shunter.schedulers.aws_sagemaker_scheduler.options import AWSSageMakerOpts
 from shunter.schedulers.aws_sagemaker_scheduler.training_script import is_in_image, script_of
 from shunter.specs.app import AppDef
@@ -65,10 +67,10 @@ def plan_code(app: AppDef, workspace: Workspace, opts: AWSSageMakerOpts) -> Code
     script = script_of(app.roles[0]) if len(app.roles) == 1 else None
     with_toolkit = script is not None and opts.toolkit
     program = script.program if script is not None else ""
-    isolation: Isolation | None = None
+    check: Callable[[Snapshot], None] | None = None
     if opts.enable_network_isolation and program:
         environment = {**(opts.environment or {}), **app.roles[0].env}
-        isolation = Isolation(program, opts.toolkit, environment)
+        check = partial(check_isolated, program=program, toolkit=opts.toolkit, environment=environment)
     source = opts.source_dir
     if workspace and not workspace.implicit and (source or opts.git_config):
         which = "source_dir" if source else "git_config"
@@ -78,7 +80,7 @@ def plan_code(app: AppDef, workspace: Workspace, opts: AWSSageMakerOpts) -> Code
         )
     if opts.git_config is not None:
         clone = GitClone(opts, program)
-        return CodePackage(None, with_toolkit=with_toolkit, clone=clone, isolation=isolation)
+        return CodePackage(None, with_toolkit=with_toolkit, clone=clone, check=check)
     if source and is_s3(source):
         if not source.endswith((".tar.gz", ".tgz")):
             raise ConfigError(f"source_dir {source} must be an archive, with a name that ends in .tar.gz")
@@ -99,7 +101,7 @@ def plan_code(app: AppDef, workspace: Workspace, opts: AWSSageMakerOpts) -> Code
     if not chosen and not opts.dependencies:
         return CodePackage(None, with_toolkit=True) if with_toolkit else None
     sources = add_dependencies(chosen, opts.dependencies or [], program)
-    return CodePackage(sources, with_toolkit=with_toolkit, isolation=isolation)
+    return CodePackage(sources, with_toolkit=with_toolkit, check=check)
 
 
 def add_dependencies(
@@ -201,7 +203,7 @@ class CodePackage:
         with_toolkit: whether the toolkit travels too.
         archive: ``s3://`` URI of an archive that exists already.
         clone: the repository that the code comes from, if it comes from one.
-        isolation: how the code is started, if the job has no network.
+        check: refuses code that the job cannot start.
     """
 
     def __init__(
@@ -211,10 +213,10 @@ class CodePackage:
         with_toolkit: bool = False,
         archive: str = "",
         clone: GitClone | None = None,
-        isolation: Isolation | None = None,
+        check: Callable[[Snapshot], None] | None = None,
     ) -> None:
         self._sources = sources
-        self._isolation = isolation
+        self._check = check
         self._clone = clone
         self._archive = archive
         self.toolkit = toolkit_archive() if with_toolkit else None
@@ -222,8 +224,8 @@ class CodePackage:
 
     def _read(self, sources: CodeSources) -> Snapshot:
         taken = sources.read()
-        if self._isolation is not None:
-            self._isolation.check(taken)
+        if self._check is not None:
+            self._check(taken)
         return taken
 
     @property

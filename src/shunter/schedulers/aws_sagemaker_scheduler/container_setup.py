@@ -74,6 +74,16 @@ class PlannedCode:
     archive: str = ""
     has_code: bool = True
 
+    @property
+    def archive_name(self) -> str:
+        """Name of the archive in the channel `CODE_CHANNEL`; "" if the code is in the image."""
+        return self.archive.rpartition("/")[2] or (ARCHIVE_FILE if self.has_code else "")
+
+    @property
+    def toolkit_channel(self) -> str:
+        """The channel with the toolkit."""
+        return TOOLKIT_CHANNEL if self.archive else CODE_CHANNEL
+
 
 @dataclass
 class RoleCommand:
@@ -89,19 +99,6 @@ class RoleCommand:
     words: Sequence[str] | None
     env: dict[str, str] = field(default_factory=dict)
     toolkit: bool = False
-
-
-@dataclass
-class CodeInContainer:
-    """Where a container finds the code.
-
-    Attributes:
-        archive: name of the archive in the channel `CODE_CHANNEL`; "" if the code is in the image.
-        toolkit_channel: the channel with the toolkit.
-    """
-
-    archive: str = ARCHIVE_FILE
-    toolkit_channel: str = CODE_CHANNEL
 
 
 class Containers:
@@ -185,8 +182,8 @@ class Containers:
             self.environment.setdefault(RANK0, "localhost")
         commands = {role.name: RoleCommand([role.entrypoint, *role.args], own[role.name]) for role in roles}
         self.runs = {name: _shown(command.words or ()) for name, command in commands.items()}
-        code = self._add_code_channels(with_toolkit=False)
-        self.entrypoint, self.arguments = container_command(commands, code, several=self._several)
+        self._add_code_channels(with_toolkit=False)
+        self.entrypoint, self.arguments = container_command(commands, self._code, several=self._several)
         if self._opts.distribution:
             raise ConfigError(
                 f"distribution starts scripts, but the job runs {' '.join(self.runs[roles[0].name])}",
@@ -197,18 +194,11 @@ class Containers:
             self._check_reserved(reserved)
             self.hyperparameters |= encode(reserved)
 
-    def _add_code_channels(self, *, with_toolkit: bool) -> CodeInContainer | None:
-        if self._code is None:
-            return None
-        archive = self._code.archive
-        self.channels[CODE_CHANNEL] = archive or self._code_uri
-        if not archive:
-            return CodeInContainer(ARCHIVE_FILE if self._code.has_code else "")
-        name = archive.rpartition("/")[2]
-        if not with_toolkit:
-            return CodeInContainer(name)
-        self.channels[TOOLKIT_CHANNEL] = self._code_uri
-        return CodeInContainer(name, TOOLKIT_CHANNEL)
+    def _add_code_channels(self, *, with_toolkit: bool) -> None:
+        if self._code is not None:
+            self.channels[CODE_CHANNEL] = self._code.archive or self._code_uri
+            if with_toolkit:
+                self.channels.setdefault(self._code.toolkit_channel, self._code_uri)
 
     # ---- scripts
 
@@ -287,9 +277,9 @@ class Containers:
         if given and not script.arguments:
             words = None  # the toolkit turns values of any kind into arguments
         self.runs[role.name] = ["train", script.program, *_shown(words or as_arguments(given))]
-        code = self._add_code_channels(with_toolkit=True)
+        self._add_code_channels(with_toolkit=True)
         command = {role.name: RoleCommand(words, own, toolkit=True)}
-        self.entrypoint, self.arguments = container_command(command, code, several=self._several)
+        self.entrypoint, self.arguments = container_command(command, self._code, several=self._several)
 
     def _start_by_image(
         self,
@@ -377,7 +367,7 @@ _FIND_PYTHON = "y=python3;command -v $y >/dev/null 2>&1||y=python"
 
 
 def container_command(
-    commands: Mapping[str, RoleCommand], code: CodeInContainer | None, *, several: bool
+    commands: Mapping[str, RoleCommand], code: PlannedCode | None, *, several: bool
 ) -> tuple[list[str], list[str]]:
     """Return ``ContainerEntrypoint`` and ``ContainerArguments``."""
     only = next(iter(commands.values()))
@@ -426,10 +416,10 @@ def _fits(command: RoleCommand) -> bool:
     )
 
 
-def _start_script(commands: Mapping[str, RoleCommand], code: CodeInContainer | None, *, several: bool) -> str:
+def _start_script(commands: Mapping[str, RoleCommand], code: PlannedCode | None, *, several: bool) -> str:
     steps = [_BASE, _LINE_END, _find_place(list(commands), several=several)]
     if code is not None and not all(command.toolkit for command in commands.values()):
-        archive = f'"$b/input/data/{CODE_CHANNEL}/{code.archive}"'
+        archive = f'"$b/input/data/{CODE_CHANNEL}/{code.archive_name}"'
         steps.append(f'mkdir -p "$b/code"&&cd "$b/code"&&tar -xzf {archive}||exit 1')
     if len(commands) == 1:
         steps.append(_start(next(iter(commands.values())), code))
@@ -447,7 +437,7 @@ def _find_place(roles: list[str], *, several: bool) -> str:
     return f'{_READ}{_ORDER}{_GROUP_HOSTS}group "$g";order;m=$r;group {_quote(roles[0])};order;r=$m;{_EXPORT}'
 
 
-def _start(command: RoleCommand, code: CodeInContainer | None) -> str:
+def _start(command: RoleCommand, code: PlannedCode | None) -> str:
     steps = [f"export {name}={_quote(value)}" for name, value in command.env.items()]
     words = None if command.words is None else " ".join(map(_quote, command.words))
     if not command.toolkit:
@@ -455,8 +445,8 @@ def _start(command: RoleCommand, code: CodeInContainer | None) -> str:
     assert code is not None
     # The image may name a framework's function, which would run in place of the script.
     steps.append(f"unset SAGEMAKER_TRAINING_MODULE;{_FIND_PYTHON}")
-    if code.archive:
-        steps.append(f'export SAGEMAKER_SUBMIT_DIRECTORY="$b/input/data/{CODE_CHANNEL}/{code.archive}"')
+    if code.archive_name:
+        steps.append(f'export SAGEMAKER_SUBMIT_DIRECTORY="$b/input/data/{CODE_CHANNEL}/{code.archive_name}"')
     archive = f'"$b/input/data/{code.toolkit_channel}/{TOOLKIT_FILE}"'
     arguments = "" if words is None else f" -- {words}".rstrip()
     return ";".join([*steps, f"exec $y {archive} train{arguments}"])

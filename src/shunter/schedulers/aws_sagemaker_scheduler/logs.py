@@ -43,48 +43,29 @@ def read_runs(
     query: LogQuery,
 ) -> Iterator[LogBlock]:
     """Return the lines of replicas of a job that is one training job or, in a queue, several."""
-    known = {(role, index): host for role, index, host in places}
-    hosts = {replica: known[replica] for replica in replicas}
-    return read_streams(session, LOG_GROUP, _TrainingLogs(session, hosts, runs).refresh, query)
+    hosts = {(role, index): host for role, index, host in places}
+    streams: dict[str, list[Mapping[str, Any]]] = {}
+    complete: set[str] = set()
+
+    def refresh() -> Mapping[tuple[str, int], ReplicaAttempts]:
+        """Ask for the job, and for each fifty of the streams of training jobs that may still get some."""
+        ends, over = runs()
+        # asked after the state: a job that is over has all the streams that it will ever have, and so has one
+        # that another job had followed when its streams were asked for
+        streams.update((name, _log_streams(session, name)) for name in ends if name not in complete)
+        complete.update(list(ends)[:-1])
+        attempts: dict[tuple[str, int], list[AttemptLog]] = {replica: [] for replica in replicas}
+        for replica, found in attempts.items():
+            for name, end in ends.items():
+                own = _of_host(streams[name], name, hosts[replica])
+                found += [AttemptLog(stream) for stream in own[:-1]]
+                found += [AttemptLog(stream, end) for stream in own[-1:]]
+        return {replica: ReplicaAttempts(found, over) for replica, found in attempts.items()}
+
+    return read_streams(session, LOG_GROUP, refresh, query)
 
 
-class _TrainingLogs:
-    """Finds the streams of a job's replicas: one call for the job, one for each fifty of its streams."""
-
-    def __init__(
-        self, session: AwsSession, hosts: Mapping[tuple[str, int], str], runs: Callable[[], Runs]
-    ) -> None:
-        self._session = session
-        self._hosts = hosts
-        self._runs = runs
-        self._complete: dict[str, list[dict[str, Any]]] = {}
-
-    def refresh(self) -> Mapping[tuple[str, int], ReplicaAttempts]:
-        """Ask, and return the attempts of every replica and whether the job is over."""
-        ends, over = self._runs()
-        # asked after the state: a job that is over has all the streams that it will ever have
-        streams = {name: self._streams(name, is_last=name == list(ends)[-1]) for name in ends}
-        result = {}
-        for replica, host in self._hosts.items():
-            attempts: list[AttemptLog] = []
-            for name, found in streams.items():
-                own = _of_host(found, name, host)
-                attempts += [AttemptLog(stream) for stream in own[:-1]]
-                attempts += [AttemptLog(stream, ends[name]) for stream in own[-1:]]
-            result[replica] = ReplicaAttempts(attempts, over)
-        return result
-
-    def _streams(self, name: str, *, is_last: bool) -> list[dict[str, Any]]:
-        """Return a training job's streams, which no longer change once another job has followed it."""
-        if name in self._complete:
-            return self._complete[name]
-        found = _log_streams(self._session, name)
-        if not is_last:
-            self._complete[name] = found
-        return found
-
-
-def _log_streams(session: AwsSession, name: str) -> list[dict[str, Any]]:
+def _log_streams(session: AwsSession, name: str) -> list[Mapping[str, Any]]:
     """Return the log streams of a training job; none if it has not written any."""
     group, prefix = LOG_GROUP, f"{name}/"
     try:

@@ -9,7 +9,6 @@ from shunter.schedulers.aws.aws_names import (
     TAG_DELETED,
     TAG_USER,
     TAG_VERSION,
-    console_link,
     split_app_id,
 )
 from shunter.schedulers.ids import random_id
@@ -51,13 +50,3 @@ def split_queued(app_id: str) -> tuple[str, str] | None:
 def default_bucket(region: str, account: str = ACCOUNT) -> str:
     """Return the name of the bucket that results and code go to by default, which the SDK uses too."""
     return f"sagemaker-{region}-{account}"
-
-
-def console_url(arn: str) -> str | None:
-    """Return where a browser shows a training job."""
-    return console_link(arn, "sagemaker/home", "/jobs/")
-
-
-def batch_console_url(arn: str) -> str | None:
-    """Return where a browser shows a job of a Batch queue."""
-    return console_link(arn, "batch/home", "jobs/service-job/detail/")

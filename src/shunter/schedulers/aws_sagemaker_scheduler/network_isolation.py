@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from shunter._toolkit import environment_store
 from shunter.errors import ConfigError, WorkspaceChangedError, WorkspaceError
@@ -29,54 +28,47 @@ _ALTERNATIVES = (
 )
 
 
-@dataclass(frozen=True)
-class Isolation:
-    """How code is started without network.
+def check_isolated(code: Snapshot, program: str, toolkit: bool, environment: Mapping[str, str]) -> None:
+    """Refuse code that would be installed over the network when the container starts.
 
-    Attributes:
+    Args:
+        code: the code.
         program: the script.
         toolkit: whether shunter's toolkit starts it, and not the image's own ``train``.
         environment: its variables.
+
+    Raises:
+        ConfigError: something would be installed.
     """
-
-    program: str
-    toolkit: bool
-    environment: Mapping[str, str]
-
-    def check(self, code: Snapshot) -> None:
-        """Refuse code that would be installed over the network when the container starts."""
-        if self._is_offline():
-            return
-        for what, first in self._problems(code):
-            raise ConfigError(f"enable_network_isolation: {what}", hint=f"{first} {_ALTERNATIVES}")
-
-    def _is_offline(self) -> bool:
-        given = {name: value.strip().lower() for name, value in self.environment.items()}
-        return any(given.get(name, "") not in _NO for name in _OFFLINE) or any(
-            given.get(name, "").startswith("file:") for name in _INDEXES
+    given = {name: value.strip().lower() for name, value in environment.items()}
+    has_no_index = any(given.get(name, "") not in _NO for name in _OFFLINE)
+    if has_no_index or any(given.get(name, "").startswith("file:") for name in _INDEXES):
+        return
+    if environment_store.VARIABLE in environment:
+        raise ConfigError(
+            "enable_network_isolation: the job's environment would be installed when the container starts, "
+            "without network",
+            hint=f"If the image has its packages, ask for none: --environment none. {_ALTERNATIVES}",
         )
+    for what, first in _problems(code, program, toolkit):
+        raise ConfigError(f"enable_network_isolation: {what}", hint=f"{first} {_ALTERNATIVES}")
 
-    def _problems(self, code: Snapshot) -> Iterator[tuple[str, str]]:
-        """Find what is wrong, and what else can be done. Decided as the toolkit does."""
-        if environment_store.VARIABLE in self.environment:
-            what = "the job's environment would be installed when the container starts, without network"
-            yield what, "If the image has its packages, ask for none: --environment none."
-            return
-        paths, is_shell = code.manifest.by_path, self.program.endswith(".sh")
-        # sagemaker-training installs nothing for shell scripts; the toolkit does
-        if REQUIREMENTS in paths and (self.toolkit or not is_shell):
-            needed = _indexed(code)
-            if needed:
-                more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
-                what = f"{REQUIREMENTS} asks for {needed[0]}{more}, to be installed when the container starts"
-                hint = f"Leave {REQUIREMENTS} out (.shunterignore) if the image has all of it."
-                yield f"{what}, and it has no network", hint
-        is_project = self.toolkit and PROJECT_FILE in paths and self.program not in paths
-        if not is_shell and (PACKAGE_FILE in paths or is_project):
-            package = PACKAGE_FILE if PACKAGE_FILE in paths else PROJECT_FILE
-            what = f"{package} makes the code a package, which would be built with what an index has"
-            hint = f"Leave {package} out (.shunterignore), and name the script by its file, if that will do."
-            yield f"{what}, and the container has no network to reach one", hint
+
+def _problems(code: Snapshot, program: str, toolkit: bool) -> Iterator[tuple[str, str]]:
+    """Find what is wrong, and what else can be done. Decided as the toolkit does."""
+    paths, is_shell = code.manifest.by_path, program.endswith(".sh")
+    # sagemaker-training installs nothing for shell scripts; the toolkit does
+    if REQUIREMENTS in paths and (toolkit or not is_shell) and (needed := _indexed(code)):
+        more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
+        what = f"{REQUIREMENTS} asks for {needed[0]}{more}, to be installed when the container starts"
+        hint = f"Leave {REQUIREMENTS} out (.shunterignore) if the image has all of it."
+        yield f"{what}, and it has no network", hint
+    is_project = toolkit and PROJECT_FILE in paths and program not in paths
+    if not is_shell and (PACKAGE_FILE in paths or is_project):
+        package = PACKAGE_FILE if PACKAGE_FILE in paths else PROJECT_FILE
+        what = f"{package} makes the code a package, which would be built with what an index has"
+        hint = f"Leave {package} out (.shunterignore), and name the script by its file, if that will do."
+        yield f"{what}, and the container has no network to reach one", hint
 
 
 def _indexed(code: Snapshot) -> list[str]:

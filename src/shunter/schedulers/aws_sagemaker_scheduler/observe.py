@@ -14,7 +14,6 @@ from shunter.schedulers.api import DescribeAppResponse, ListAppResponse
 from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError, AwsUnreachableError
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_sagemaker_scheduler import names
 from shunter.schedulers.aws_sagemaker_scheduler.container_setup import BOOTSTRAP, ROLE_NAME
 from shunter.schedulers.aws_sagemaker_scheduler.reasons import exit_code_of, message_of, state_of
 from shunter.schedulers.aws_sagemaker_scheduler.training_script import as_arguments
@@ -60,13 +59,6 @@ def with_member(answer: dict[str, Any], operation: str, member: str) -> dict[str
         operation=f"sagemaker:{operation}",
         lost_answer=True,
     )
-
-
-def describe_jobs(session: AwsSession, wanted: Iterable[str]) -> dict[str, dict[str, Any] | None]:
-    """Describe several training jobs, a few at a time: SageMaker takes one name per call."""
-    jobs = list(dict.fromkeys(wanted))
-    found = for_all(lambda name: describe_job(session, name), jobs)
-    return dict(zip(jobs, found, strict=True))
 
 
 def stop_job(session: AwsSession, name: str) -> None:
@@ -206,7 +198,7 @@ def describe(app_id: str, job: Job) -> DescribeAppResponse:
         state,
         num_restarts=_restarts(job),
         msg=message_of(job),
-        ui_url=names.console_url(job.get("TrainingJobArn", "")),
+        ui_url=aws_names.console_link(job.get("TrainingJobArn", ""), "sagemaker/home", "/jobs/"),
         metadata=facts,
         roles_statuses=_statuses(job, state),
         roles=_roles(job),

@@ -24,7 +24,7 @@ from shunter.schedulers.aws_sagemaker_scheduler.options import (
     metric_pairs,
     tag_pairs,
 )
-from shunter.schedulers.aws_sagemaker_scheduler.request_rules import DEFAULT_RUN, twice
+from shunter.schedulers.aws_sagemaker_scheduler.request_rules import twice
 from shunter.schedulers.native_retries import backend_retries
 from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.retries import NODE, PREEMPTED
@@ -63,8 +63,6 @@ def check_options(app: AppDef, opts: AWSSageMakerOpts, *, region: str = "", loca
         *_roles(app, retries=bool(opts.batch_queue)),
         *_access(opts),
         *_instances(app, opts),
-        *_network(opts),
-        *_time(opts),
         *_results(opts, local=local),
         *_input(opts),
         *_code(opts),
@@ -159,26 +157,15 @@ def _count(app: AppDef, opts: AWSSageMakerOpts) -> Iterator[str]:
 def _access(opts: AWSSageMakerOpts) -> Iterator[str]:
     if not opts.role.strip("/ "):
         yield "role is empty: give the name or the ARN of the job's IAM role"
-
-
-def _network(opts: AWSSageMakerOpts) -> Iterator[str]:
     # developer guide, "Access a training container through AWS Systems Manager for remote debugging"
     if opts.enable_remote_debug and opts.enable_network_isolation:
         yield (
             "enable_remote_debug and enable_network_isolation are both given: people connect through a "
             "service (SSM) that the container cannot reach without a network"
         )
-
-
-def _time(opts: AWSSageMakerOpts) -> Iterator[str]:
-    max_run = DEFAULT_RUN if opts.max_run is None else opts.max_run
-    if opts.use_spot_instances:
-        if opts.max_wait is None:
-            yield "use_spot_instances needs max_wait: how many seconds the job may take with all waiting"
-        elif opts.max_wait < max_run:
-            default = " (the default)" if opts.max_run is None else ""
-            yield f"max_wait is {opts.max_wait}, less than max_run, which is {max_run}{default}"
-    elif opts.max_wait is not None:
+    if opts.use_spot_instances and opts.max_wait is None:
+        yield "use_spot_instances needs max_wait: how many seconds the job may take with all waiting"
+    if opts.max_wait is not None and not opts.use_spot_instances:
         yield "max_wait is given without use_spot_instances: only spot instances are waited for"
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shunter._toolkit import metric_shapes
-from shunter.errors import InvalidRunConfigException, did_you_mean
+from shunter.errors import InvalidRunConfigException
 from shunter.schedulers.supervision import HangOpts, NotifyOpts
-from shunter.specs.conversion import snake_case
 from shunter.specs.options import (
     ACCESS,
     ADDRESS,
@@ -366,51 +365,30 @@ def copied(opts: AWSSageMakerOpts, key: str) -> Iterator[tuple[str, Any]]:
 
 # ---- options that are objects of the request
 
-_OUTPUT = {"S3OutputPath": "", "LocalPath": "container_local_output_path"}
-_RULE = {
-    "RuleConfigurationName": "name",
-    **_OUTPUT,
-    "RuleEvaluatorImage": "image_uri",
-    "InstanceType": "",
-    "VolumeSizeInGB": "",
-    "RuleParameters": "",
-}
-_INTERVAL = "system_monitor_interval_millis profiling_interval_in_millis"
-#: The members of objects, by option or by the list that they stand in, each with its other names: those of
-#: the SDK, and short ones. Every member can be written in snake_case, too.
-OBJECTS: dict[str, dict[str, str]] = {
-    "debugger_hook_config": {
-        **_OUTPUT,
-        "HookParameters": "",
-        "CollectionConfigurations": "collection_configs",
-    },
-    "CollectionConfigurations": {"CollectionName": "name", "CollectionParameters": "parameters"},
+_OUTPUT = {"container_local_output_path": "LocalPath"}
+_RULE = {**_OUTPUT, "name": "RuleConfigurationName", "image_uri": "RuleEvaluatorImage"}
+_INSTANCES = {"type": "InstanceType", "count": "InstanceCount"}
+#: Other names of members, by option or by the list that they stand in: the SDK's, and short ones. Every
+#: member can be written as the service does and in snake_case, too; the service's model has them all.
+OTHER_NAMES: dict[str, dict[str, str]] = {
+    "debugger_hook_config": {**_OUTPUT, "collection_configs": "CollectionConfigurations"},
+    "CollectionConfigurations": {"name": "CollectionName", "parameters": "CollectionParameters"},
     "debugger_rules": _RULE,
     "profiler_config": {
-        "S3OutputPath": "",
-        "ProfilingIntervalInMilliseconds": _INTERVAL,
-        "ProfilingParameters": "",
-        "DisableProfiler": "",
+        "system_monitor_interval_millis": "ProfilingIntervalInMilliseconds",
+        "profiling_interval_in_millis": "ProfilingIntervalInMilliseconds",
     },
     "profiler_rules": _RULE,
     "tensorboard_output_config": _OUTPUT,
-    "experiment_config": {
-        "ExperimentName": "",
-        "TrialName": "",
-        "TrialComponentDisplayName": "",
-        "RunName": "",
-    },
-    "instance_groups": {"InstanceGroupName": "name", "InstanceType": "type", "InstanceCount": "count"},
-    "instance_placement_config": {"EnableMultipleJobs": "", "PlacementSpecifications": ""},
-    "PlacementSpecifications": {"UltraServerId": "", "InstanceCount": ""},
-    "instance_preferences": {"InstanceType": "type", "InstanceCount": "count", "TrainingPlanArns": ""},
+    "instance_groups": {"name": "InstanceGroupName", **_INSTANCES},
+    "instance_preferences": _INSTANCES,
     "mlflow_config": {
-        "MlflowResourceArn": "resource_arn",
-        "MlflowExperimentName": "experiment_name",
-        "MlflowRunName": "run_name",
+        "resource_arn": "MlflowResourceArn",
+        "experiment_name": "MlflowExperimentName",
+        "run_name": "MlflowRunName",
     },
-    "model_package_config": {"ModelPackageGroupArn": "", "SourceModelPackageArn": ""},
 }
+_LISTS = ("CollectionConfigurations", "PlacementSpecifications")
 #: Objects whose values are strings: numbers and booleans are converted to strings.
 _TEXTS = {"HookParameters", "CollectionParameters", "ProfilingParameters", "RuleParameters"}
 #: Members whose values arrive as strings if an option is not written as JSON.
@@ -475,27 +453,24 @@ def _pairs(given: Mapping[str, Any], option: str, first: str, second: str) -> li
 def _object(option: str, place: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise InvalidRunConfigException(f"{option}: {given!r} is not an object", option)
-    known = OBJECTS[place]
-    member_of = {
-        name: member
-        for member, others in known.items()
-        for name in (member, snake_case(member), *others.split())
-    }
     result: dict[str, Any] = {}
     for key, value in given.items():
-        member = member_of.get(key)
-        if member is None:
-            raise InvalidRunConfigException(
-                f"{option} has no member {key!r}", option, hint=did_you_mean(str(key), known)
-            )
+        member = OTHER_NAMES.get(place, {}).get(key) or _member(str(key))
         if member in result:
             raise InvalidRunConfigException(f"{option} has {member} twice", option)
         result[member] = _value(option, member, value)
     return result
 
 
+def _member(name: str) -> str:
+    """Return the name that the service gives to a member, which may be written in snake_case."""
+    if not name.islower():
+        return name
+    return "".join(map(str.capitalize, name.split("_"))).replace("InGb", "InGB")
+
+
 def _value(option: str, member: str, value: Any) -> Any:
-    if member in OBJECTS:
+    if member in _LISTS:
         if not isinstance(value, list):
             raise InvalidRunConfigException(f"{option}: {member} must be a list, not {value!r}", option)
         return [_object(option, member, item) for item in value]

@@ -19,8 +19,7 @@ from shunter.schedulers.aws import aws_names
 from shunter.schedulers.aws.aws_errors import AwsError, AwsForbiddenError
 from shunter.schedulers.aws.batch_jobs import (
     TRAINING,
-    JobRef,
-    JustSubmitted,
+    KnownJobs,
     cancelled_by,
     find_by_name,
     is_missing,
@@ -36,8 +35,6 @@ from shunter.specs.status import AppState, is_terminal
 
 ServiceJob = Mapping[str, Any]
 
-#: A page of a queue's list holds a hundred jobs. It is read if it replaces at least this many calls.
-WORTH_A_PAGE = 4
 _ENDED = re.compile(r"already|terminal|not in a state|cannot be terminated", re.I)
 _TIMEOUT = re.compile(r"exceeded|timed? ?out", re.I)
 _FROM_SAGEMAKER = "Received status from SageMaker: "
@@ -55,78 +52,68 @@ _MEANINGS: dict[str, tuple[AppState, str]] = {
 
 
 class QueuedJobs:
-    """The jobs of queues.
+    """The jobs of queues, by what is ``known`` of them."""
 
-    Args:
-        session_of: gives the session by which a job is reached, by its id.
-        ref_of: gives where a job is, as far as this process or the history knows.
-    """
-
-    def __init__(self, session_of: Callable[[str], AwsSession], ref_of: Callable[[str], JobRef]) -> None:
-        self._session_of = session_of
-        self._ref_of = ref_of
-        self._found: dict[str, str] = {}
-        self.just_submitted = JustSubmitted()
-
-    def _id(self, app_id: str) -> str:
-        """Return Batch's id of a job; "" if it is not known."""
-        ref = self._ref_of(app_id)
-        return ref.job_id if ":service-job/" in ref.arn else self._found.get(app_id, "")
+    def __init__(self, known: KnownJobs) -> None:
+        self._known = known
 
     # ---- observing
 
     def find(self, app_id: str) -> dict[str, Any] | None:
         """Describe a service job; None if it does not exist, or was deleted."""
         queue, name = names.split_queued(app_id) or ("", "")
-        session, job_id = self._session_of(app_id), self._id(app_id)
-        if not job_id:
+        ref, session = self._known.ref(app_id), self._known.session_of(app_id)
+        if not ref.job_id:
             found = find_by_name(session, "ListServiceJobs", queue, name)
             if not found:
                 return None
-            job_id = self._found[app_id] = found[0]["jobId"]
-        service = _describe_service_job(session, job_id)
+            ref = ref._replace(job_id=found[0]["jobId"], arn=found[0].get("jobArn", ""))
+            self._known.remember(app_id, ref)
+        service = _describe_service_job(session, ref.job_id)
         if service is None:
             return None
-        self.just_submitted.remove(app_id)
+        self._known.shown(app_id)
         return None if aws_names.TAG_DELETED in (service.get("tags") or {}) else service
 
     def exists(self, app_id: str) -> bool:
         """Tell whether a job of this id exists."""
-        return self.find(app_id) is not None or app_id in self.just_submitted
+        return self.find(app_id) is not None or self._known.is_new(app_id)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """Return what Batch says of a job, and SageMaker of its last attempt."""
         service = self.find(app_id)
         if service is None:
-            return self.just_submitted.describe(app_id)
+            return self._known.describe_new(app_id)
         return describe(app_id, service, self._training(app_id, service))
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """Describe several jobs, many of a queue with one call, without their replicas."""
-        result: dict[str, DescribeAppResponse | None] = {}
-        groups: dict[tuple[int, str], dict[str, str]] = {}
-        for app_id in app_ids:
+        """Describe several jobs, those of one queue by its list, a hundred per call, without their replicas.
+
+        Those that the list does not have are described one by one.
+        """
+        result: dict[str, DescribeAppResponse | None] = dict.fromkeys(app_ids)
+        groups: dict[tuple[int, str], list[str]] = {}
+        for app_id in result:
             queue, _ = names.split_queued(app_id) or ("", "")
-            groups.setdefault((id(self._session_of(app_id)), queue), {})[app_id] = self._id(app_id)
+            groups.setdefault((id(self._known.session_of(app_id)), queue), []).append(app_id)
         for (_, queue), own in groups.items():
-            if len(own) < WORTH_A_PAGE:
-                result |= {app_id: self.describe(app_id) for app_id in own}
-                continue
-            session = self._session_of(next(iter(own)))
-            wanted = {app_id.rpartition(":")[2]: job_id for app_id, job_id in own.items()}
-            found = _find_many(session, queue, wanted)
-            for app_id in own:
-                service = found.get(app_id.rpartition(":")[2])
-                if service is None or aws_names.TAG_DELETED in (service.get("tags") or {}):
-                    result[app_id] = self.just_submitted.describe(app_id)
-                else:
-                    result[app_id] = brief(app_id, service)
+            missing = {app_id.rpartition(":")[2]: app_id for app_id in own}
+            pages = job_pages(
+                self._known.session_of(own[0]), "ListServiceJobs", queue, "AFTER_CREATED_AT", "1"
+            )
+            for page in pages if len(own) > 1 else ():
+                for job in page:
+                    if app_id := missing.pop(job["jobName"], ""):
+                        result[app_id] = brief(app_id, job)
+                if not missing:
+                    break
+            result |= zip(missing.values(), for_all(self.describe, missing.values()), strict=True)
         return result
 
     def _training(self, app_id: str, service: ServiceJob) -> dict[str, Any] | None:
         """Describe the training job of the last attempt; None without one, or if another will follow."""
         attempts = training_jobs(service)
-        training = describe_job(self._session_of(app_id), attempts[-1]) if attempts else None
+        training = describe_job(self._known.session_of(app_id), attempts[-1]) if attempts else None
         waits = service.get("status") in ("SUBMITTED", "PENDING", "RUNNABLE")
         return None if training is None or (waits and reasons.is_over(training)) else training
 
@@ -135,15 +122,13 @@ class QueuedJobs:
     def cancel(self, app_id: str) -> None:
         """Ask a job to end, in whatever state it is; does nothing if it has ended or does not exist."""
         service = self.find(app_id)
-        job_id = self._id(app_id)
-        if service is not None:
-            is_open = not _is_over(service)
-        else:
-            is_open = bool(job_id) and app_id in self.just_submitted
-        if not is_open:
-            return
+        if self._known.is_new(app_id) if service is None else not _is_over(service):
+            self._terminate(app_id)
+
+    def _terminate(self, app_id: str) -> None:
+        job_id, session = self._known.ref(app_id).job_id, self._known.session_of(app_id)
         try:
-            self._session_of(app_id).call("batch", "TerminateServiceJob", jobId=job_id, reason=cancelled_by())
+            session.call("batch", "TerminateServiceJob", jobId=job_id, reason=cancelled_by())
         except AwsError as error:
             if error.code != "ClientException" or not _ENDED.search(error.message):
                 raise
@@ -155,7 +140,7 @@ class QueuedJobs:
             return
         if not _is_over(service):
             raise not_ended(app_id, _state_of(service))
-        session = self._session_of(app_id)
+        session = self._known.session_of(app_id)
         for name in training_jobs(service):
             if describe_job(session, name) is not None:
                 session.call("sagemaker", "DeleteTrainingJob", TrainingJobName=name)
@@ -177,7 +162,7 @@ class QueuedJobs:
         self, app_id: str, service: ServiceJob, replicas: Sequence[tuple[str, int]], query: LogQuery
     ) -> Iterator[LogBlock]:
         """Return the lines of several replicas, of all attempts in sequence."""
-        session, job_id, known = self._session_of(app_id), service["jobId"], [service]
+        session, job_id, known = self._known.session_of(app_id), service["jobId"], [service]
 
         def runs() -> Runs:
             found = known.pop() if known else _describe_service_job(session, job_id)
@@ -201,33 +186,6 @@ def _describe_service_job(session: AwsSession, job_id: str) -> dict[str, Any] | 
             raise
         return None
     return answer if answer.get("jobId") else None
-
-
-def _find_many(session: AwsSession, queue: str, wanted: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Return service jobs of one queue by name, as the list or a description has them.
-
-    Batch describes one job with a call, and lists a hundred. So the list is read, the newest jobs first, as
-    long as that takes fewer calls than asking for those that are still missing. ``wanted`` has the jobs' ids
-    by name, "" where the id is not known.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    missing = dict(wanted)
-    for pages, page in enumerate(job_pages(session, "ListServiceJobs", queue, "AFTER_CREATED_AT", "1"), 1):
-        for job in page:
-            if job.get("jobName") in missing:
-                found[job["jobName"]] = job
-                del missing[job["jobName"]]
-        if len(missing) < WORTH_A_PAGE * (pages + 1):
-            break
-
-    def ask(name: str) -> dict[str, Any] | None:
-        job_id = missing[name]
-        if job_id:
-            return _describe_service_job(session, job_id)
-        return next(iter(find_by_name(session, "ListServiceJobs", queue, name)), None)
-
-    answers = zip(missing, for_all(ask, list(missing)), strict=True)
-    return found | {name: job for name, job in answers if job is not None}
 
 
 # ---- states
@@ -307,7 +265,9 @@ def describe(app_id: str, service: ServiceJob, training: Mapping[str, Any] | Non
     response.num_restarts += max(0, len(training_jobs(service)) - 1)
     response.started_at, response.ended_at = _times(service)
     response.metadata = {**response.metadata, **_facts(service)}
-    response.ui_url = response.ui_url or names.batch_console_url(service.get("jobArn", ""))
+    response.ui_url = response.ui_url or aws_names.console_link(
+        service.get("jobArn", ""), "batch/home", "jobs/service-job/detail/"
+    )
     for role in response.roles_statuses:
         for replica in role.replicas:
             replica.state = state
@@ -366,7 +326,8 @@ def list_all(
 
     asked: list[Callable[[], list[Any]]] = [lambda: _queues(session, queue), list_training]
     queues, training = for_all(lambda ask: ask(), asked)
-    through = {_app_id_of(job).rpartition(":")[0] for job in training} - {""}
+    last_attempts = {tags_of(job).get(names.TAG_QUEUED, ""): job for job in training}
+    through = {app_id.rpartition(":")[0] for app_id in last_attempts} - {""}
     wanted = list(dict.fromkeys([*queues, *([] if queue else sorted(through))]))
 
     def passes(error: AwsError) -> bool:  # not for a queue that was asked for
@@ -377,16 +338,15 @@ def list_all(
     rows = _rows(session, services, training, everything=everything)
     if queue:
         return rows
+    shown = {"", *(row.app_id for row in rows)}
+    for app_id, job in last_attempts.items():
+        if app_id not in shown:  # its queue does not show it any more
+            row = observe.listed(job)
+            row.app_id = app_id
+            rows.append(row)
     is_attempt = _attempts_of([job for _, job in services])
-    shown = {row.app_id for row in rows}
-    # jobs that their queue does not show any more, by their last attempts
-    forgotten = {_app_id_of(job): job for job in training if _app_id_of(job) and _app_id_of(job) not in shown}
-    for app_id, job in forgotten.items():
-        row = observe.listed(job)
-        row.app_id = app_id
-        rows.append(row)
-    direct = [job for job in training if not _app_id_of(job) and not is_attempt(job["TrainingJobName"])]
-    return [*rows, *map(observe.listed, direct)]
+    direct = [job for job in training if names.TAG_QUEUED not in tags_of(job)]
+    return [*rows, *(observe.listed(job) for job in direct if not is_attempt(job["TrainingJobName"]))]
 
 
 def _queues(session: AwsSession, queue: str) -> list[str]:
@@ -449,8 +409,3 @@ def _attempts_of(services: Sequence[ServiceJob]) -> Callable[[str], bool]:
         return name in latest or (made is not None and any(each.startswith(made[1]) for each in known))
 
     return is_attempt
-
-
-def _app_id_of(job: Mapping[str, Any]) -> str:
-    """Return the id of the job whose attempt a training job is; "" if it did not come through a queue."""
-    return tags_of(job).get(names.TAG_QUEUED, "")

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from shunter.errors import ConfigError, UnknownAppException
+from shunter.parallel import for_all
 from shunter.progress import Progress, Silent
 from shunter.schedulers.api import (
     Check,
@@ -21,13 +22,13 @@ from shunter.schedulers.api import (
     not_running,
 )
 from shunter.schedulers.aws.aws_errors import REGION_HINT
-from shunter.schedulers.aws.batch_jobs import JobRef
-from shunter.schedulers.aws.session import AwsSession, SessionPool
+from shunter.schedulers.aws.batch_jobs import JobRef, KnownJobs
+from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws.session_manager import run_on_target
 from shunter.schedulers.aws_sagemaker_scheduler import names, observe
 from shunter.schedulers.aws_sagemaker_scheduler.channels import check_exists
 from shunter.schedulers.aws_sagemaker_scheduler.code_archive import CodePackage, goes_into_image, plan_code
 from shunter.schedulers.aws_sagemaker_scheduler.doctor import examine
-from shunter.schedulers.aws_sagemaker_scheduler.host_session import run_on_host
 from shunter.schedulers.aws_sagemaker_scheduler.logs import read_logs
 from shunter.schedulers.aws_sagemaker_scheduler.observe import describe_job, layout, stop_job
 from shunter.schedulers.aws_sagemaker_scheduler.option_rules import check_options
@@ -86,13 +87,12 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     ) -> None:
         super().__init__(names.BACKEND, session_name, docker_client=docker_client)
         self._given = {**(clients or {}), **({"sagemaker": client} if client is not None else {})}
-        self._sessions = SessionPool(self._given, lambda: self.context.configured_options())
-        self._refs: dict[str, JobRef] = {}
-        self._queued = QueuedJobs(self._session_of_job, self._ref)
+        self._jobs = KnownJobs(self._given, lambda: self.context)
+        self._queued = QueuedJobs(self._jobs)
 
     def close(self) -> None:
         """Close the connections. May be called more than once."""
-        self._sessions.close()
+        self._jobs.close()
 
     # ---- submitting
 
@@ -164,10 +164,11 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         if job.needs != Needs():
             self.ship(dryrun_info)
         check_requests(job)
-        arn, batch_id = submit(self._session_of(cfg), job)
-        if batch_id:
-            self._queued.just_submitted.add(job.app_id)
-        ref = self._refs[job.app_id] = JobRef.from_arn(arn, cfg.get("profile") or "")
+        arn = submit(self._session_of(cfg), job)
+        ref = JobRef.from_arn(arn, cfg.get("profile") or "")
+        self._jobs.remember(job.app_id, ref)
+        if job.submission:
+            self._jobs.submitted(job.app_id)
         dryrun_info.native_id = ref.to_text()
         return job.app_id
 
@@ -184,13 +185,8 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         """Describe several jobs, a few at a time."""
         wanted = builtins.list(app_ids)
         found: dict[str, DescribeAppResponse | None] = dict.fromkeys(wanted)
-        by_region: dict[tuple[str, str], builtins.list[str]] = {}
-        for app_id in filter(names.is_job_name, wanted):
-            ref = self._ref(app_id)
-            by_region.setdefault((ref.region, ref.profile), []).append(app_id)
-        for key, own in by_region.items():
-            for app_id, job in observe.describe_jobs(self._sessions.get(*key), own).items():
-                found[app_id] = None if job is None else observe.describe(app_id, job)
+        direct = [app_id for app_id in found if names.is_job_name(app_id)]
+        found |= zip(direct, for_all(self.describe, direct), strict=True)
         queued = [app_id for app_id in wanted if names.split_queued(app_id) is not None]
         return {**found, **self._queued.describe_many(queued)} if queued else found
 
@@ -233,7 +229,10 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
-        """Run a command on a host of a job with remote debugging. AWS does not tell its exit code."""
+        """Run a command on a host of a job with remote debugging. AWS does not tell its exit code.
+
+        https://docs.aws.amazon.com/sagemaker/latest/dg/train-remote-debugging.html
+        """
         is_queued = names.split_queued(app_id) is not None
         job = self._queued.training_job(app_id) if is_queued else self._job(app_id)
         if job is None:
@@ -243,7 +242,13 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         state = job.get("SecondaryStatus") or job.get("TrainingJobStatus")
         if is_over(job) or state != "Training":
             raise not_running(f"{app_id} {role_name}/{k}", state)
-        return run_on_host(self._session_of_job(app_id), job, hosts[role_name, k], command)
+        if not (job.get("RemoteDebugConfig") or {}).get("EnableRemoteDebug"):
+            raise ConfigError(
+                f"{app_id} was submitted without remote debugging, so AWS allows no connection",
+                hint="Submit it with -cfg enable_remote_debug=true, and a role that may use ssmmessages.",
+            )
+        target = f"sagemaker-training-job:{job['TrainingJobName']}_{hosts[role_name, k]}"
+        return run_on_target(self._jobs.session_of(app_id), target, command)
 
     # ---- ending
 
@@ -257,7 +262,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
             return
         job = self._job(app_id)
         if job is not None and not is_over(job):
-            stop_job(self._session_of_job(app_id), app_id)
+            stop_job(self._jobs.session_of(app_id), app_id)
 
     def _delete_existing(self, app_id: str) -> None:
         """Delete the training job. Its results in S3 and its logs stay."""
@@ -269,7 +274,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
             return
         if not is_over(job):
             raise not_ended(app_id, state_of(job))
-        self._session_of_job(app_id).call("sagemaker", "DeleteTrainingJob", TrainingJobName=app_id)
+        self._jobs.session_of(app_id).call("sagemaker", "DeleteTrainingJob", TrainingJobName=app_id)
 
     # ---- keeping house
 
@@ -300,27 +305,17 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         if job is None:
             raise UnknownAppException(f"SageMaker knows no training job {app_id!r}")
         check_replicas(app_id, replicas, [(role, index) for role, index, _ in layout(job)])
-        return read_logs(self._session_of_job(app_id), job, replicas, query)
+        return read_logs(self._jobs.session_of(app_id), job, replicas, query)
 
     # ---- sessions
 
     def _job(self, app_id: str) -> dict[str, Any] | None:
         if not names.is_job_name(app_id):
             return None
-        return describe_job(self._session_of_job(app_id), app_id)
-
-    def _ref(self, app_id: str) -> JobRef:
-        """Return where a job is, as far as the history knows."""
-        if app_id not in self._refs:
-            self._refs[app_id] = JobRef.from_text(self.context.native_id(app_id) or "")
-        return self._refs[app_id]
+        return describe_job(self._jobs.session_of(app_id), app_id)
 
     def _session_of(self, cfg: Mapping[str, Any]) -> AwsSession:
-        return self._sessions.get(cfg.get("region"), cfg.get("profile"))
-
-    def _session_of_job(self, app_id: str) -> AwsSession:
-        ref = self._ref(app_id)
-        return self._sessions.get(ref.region, ref.profile)
+        return self._jobs.session(cfg.get("region"), cfg.get("profile"))
 
     def _region(self, cfg: Mapping[str, Any]) -> str:
         """Return the region of a new job."""

@@ -72,8 +72,8 @@ def check_identity(job: AWSSageMakerJob, session: AwsSession, progress: Progress
     job.needs = replace(needs, role_name="", role_check=False, checkpoint_check="")
 
 
-def submit(session: AwsSession, job: AWSSageMakerJob) -> tuple[str, str]:
-    """Submit a job once, and return its ARN, and Batch's id of it if it goes through a queue.
+def submit(session: AwsSession, job: AWSSageMakerJob) -> str:
+    """Submit a job once, and return its ARN: the service job's if it goes through a queue.
 
     Its name can be used once only, and the client token makes Batch refuse the same request a second time.
     So where an answer was lost the job is looked for first, and the request is sent again if it is not found.
@@ -90,7 +90,7 @@ def submit(session: AwsSession, job: AWSSageMakerJob) -> tuple[str, str]:
             ),
             lambda: describe_job(session, job.job_name),
         )
-        return str(made["TrainingJobArn"]), ""
+        return str(made["TrainingJobArn"])
     request = {**job.submission, "serviceRequestPayload": json.dumps(job.job_def)}
 
     def find() -> dict[str, Any] | None:
@@ -98,7 +98,7 @@ def submit(session: AwsSession, job: AWSSageMakerJob) -> tuple[str, str]:
         return found[0] if found else None
 
     made = send_once(lambda: session.call("batch", "SubmitServiceJob", repeats=False, **request), find)
-    return made.get("jobArn", ""), made["jobId"]
+    return str(made.get("jobArn") or made["jobId"])
 
 
 # ---- the role

@@ -182,25 +182,24 @@ GROUPS = "instance_groups"
 _INSTANCE_TYPE = "sagemaker_instance_type"
 _TORCHRUN = "sagemaker_torch_distributed_enabled"
 _CHOSEN_GROUPS = "sagemaker_distribution_instance_groups"
+_MPI_OPTIONS = {"enabled": bool, "custom_mpi_options": str}
 #: The option's ways to start ranks, with the settings of each.
-KINDS: dict[str, set[str]] = {
-    "torch_distributed": {"enabled"},
-    "pytorchddp": {"enabled", "custom_mpi_options"},
-    "smdistributed": {"dataparallel", "modelparallel"},
-    "mpi": {"enabled", "processes_per_host", "custom_mpi_options"},
-    "parameter_server": {"enabled"},
-    "multi_worker_mirrored_strategy": {"enabled"},
-    "pytorchxla": {"enabled"},
+_SETTINGS: dict[str, Any] = {
+    "torch_distributed": {"enabled": bool},
+    "pytorchddp": _MPI_OPTIONS,
+    "smdistributed": {"dataparallel": _MPI_OPTIONS, "modelparallel": {"enabled": bool, "parameters": dict}},
+    "mpi": {**_MPI_OPTIONS, "processes_per_host": int},
+    "parameter_server": {"enabled": bool},
+    "multi_worker_mirrored_strategy": {"enabled": bool},
+    "pytorchxla": {"enabled": bool},
+    GROUPS: list,
 }
-_STRATEGIES = {
-    "dataparallel": {"enabled", "custom_mpi_options"},
-    "modelparallel": {"enabled", "parameters"},
-}
-_TYPES: dict[str, tuple[type, str]] = {
-    "enabled": (bool, "true or false"),
-    "processes_per_host": (int, "a whole number"),
-    "custom_mpi_options": (str, "text, the options of mpirun"),
-    "parameters": (dict, "an object"),
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    str: "text, the options of mpirun",
+    dict: "an object",
+    list: "a list of the groups' names",
 }
 _SWITCHES = {
     "pytorchxla": "sagemaker_pytorch_xla_multi_worker_enabled",
@@ -298,35 +297,28 @@ def distribution_problems(
     distribution: Mapping[str, Any], types: Sequence[str], groups: Sequence[str], program: str
 ) -> Iterator[str]:
     """Find what is wrong with the option ``distribution``."""
-    found = list(_shape_problems(distribution)) or list(_rule_problems(distribution, types, groups, program))
+    found = list(_shape_problems(distribution, _SETTINGS))
+    found = found or list(_rule_problems(distribution, types, groups, program))
     yield from (f"distribution: {problem}" for problem in found)
 
 
-def _shape_problems(distribution: Mapping[str, Any]) -> Iterator[str]:
-    for kind, settings in distribution.items():
-        if kind == GROUPS:
-            if not isinstance(settings, list) or not all(isinstance(name, str) for name in settings):
-                yield f"{GROUPS} must be a list of the groups' names, not {settings!r}"
-        elif kind not in KINDS:
-            yield f"there is no {kind!r}. {did_you_mean(str(kind), [*KINDS, GROUPS])}"
-        else:
-            yield from _settings_problems(kind, settings, KINDS[kind])
-    strategies = distribution.get("smdistributed")
-    if isinstance(strategies, dict):
-        for name in strategies.keys() & _STRATEGIES.keys():
-            yield from _settings_problems(f"smdistributed.{name}", strategies[name], _STRATEGIES[name])
-
-
-def _settings_problems(kind: str, settings: Any, known: set[str]) -> Iterator[str]:
-    if not isinstance(settings, dict):
-        example = '{"dataparallel": {"enabled": true}}' if kind == "smdistributed" else '{"enabled": true}'
-        yield f"{kind} must be an object such as {example}, not {settings!r}"
-        return
-    for key, value in settings.items():
-        if key not in known:
-            yield f"{kind} has no setting {key!r}. {did_you_mean(str(key), known)}"
-        elif key in _TYPES and not isinstance(value, _TYPES[key][0]):
-            yield f"{kind}.{key} must be {_TYPES[key][1]}, not {value!r}"
+def _shape_problems(given: Mapping[str, Any], known: Mapping[str, Any], parent: str = "") -> Iterator[str]:
+    for key, value in given.items():
+        name = f"{parent}.{key}" if parent else key
+        kind = known.get(key)
+        if kind is None:
+            what = f"{parent} has no setting" if parent else "there is no"
+            yield f"{what} {key!r}. {did_you_mean(str(key), known)}"
+        elif isinstance(kind, dict):
+            if isinstance(value, dict):
+                yield from _shape_problems(value, kind, name)
+            else:
+                example = '{"enabled": true}' if "enabled" in kind else '{"dataparallel": {"enabled": true}}'
+                yield f"{name} must be an object such as {example}, not {value!r}"
+        elif not isinstance(value, kind) or (
+            kind is list and not all(isinstance(item, str) for item in value)
+        ):
+            yield f"{name} must be {_WORDS[kind]}, not {value!r}"
 
 
 def _rule_problems(
