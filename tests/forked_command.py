@@ -18,6 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from shunter import cli
@@ -51,6 +52,19 @@ def start_forked(args: Sequence[str], environ: Mapping[str, str], **options: Any
     with warnings.catch_warnings():  # from Python 3.12 on, of forking with threads
         warnings.simplefilter("ignore", DeprecationWarning)
         return subprocess.Popen(["shunter", *args], preexec_fn=instead_of_a_program, **options)
+
+
+def run_shunter(
+    *args: str, cwd: Path | None = None, timeout: float = 55, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``shunter ARGS`` to its end, with these variables besides the test's own."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start_forked(args, {**os.environ, **variables}, cwd=cwd, **pipes) as process:
+        try:
+            out, errors = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(args, process.returncode, out.decode(), errors.decode())
 
 
 def run_forked(args: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
