@@ -61,15 +61,23 @@ def load_tool() -> ModuleType:
 
 tool = load_tool()
 paths = tool.modules()
-graph = tool.import_graph(paths)
-folders = tool.folder_graph(graph, paths)
 
 
-def test_no_circles_late_imports_included():
+@pytest.fixture(scope="module")
+def graph():
+    return tool.import_graph(paths)
+
+
+@pytest.fixture(scope="module")
+def folders(graph):
+    return tool.folder_graph(graph, paths)
+
+
+def test_no_circles_late_imports_included(graph, folders):
     assert tool.circle_lines(graph, folders, paths) == []
 
 
-def test_no_import_climbs():
+def test_no_import_climbs(graph, folders):
     level_of = {f"shunter.{name}".rstrip("."): number for number, row in enumerate(LEVELS) for name in row}
     assert sorted(folders) == sorted(level_of)
     climbs = [

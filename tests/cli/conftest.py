@@ -7,13 +7,14 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shunter
+from tests.forked_command import import_all, run_forked, start_forked
 
 SOURCE = str(Path(shunter.__file__).parents[1])
 TESTS = str(Path(__file__).parents[2])
@@ -78,17 +79,17 @@ class Cli:
         return result
 
     def start(self, *args: str, stdin: int = subprocess.DEVNULL, **environ: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.command(*args),
+        return start_forked(
+            args,
+            {**self.environ, **environ},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=self.directory,
-            env={**self.environ, **environ},
         )
 
     def on_terminal(self, *args: str, **environ: str) -> Terminal:
-        return Terminal(self.command(*args), self.directory, {**self.environ, **environ})
+        return Terminal(args, self.directory, {**self.environ, **environ}, is_shunter=True)
 
     def shell(self, *words: str, code: int = 0) -> str:
         """Submit a job that runs a shell script, without waiting; returns its handle."""
@@ -119,14 +120,19 @@ class Cli:
 
 
 class Terminal:
-    """A command whose stdin, stdout and stderr are one terminal."""
+    """A command on a terminal: a program's words, or (``is_shunter``) those after `shunter`."""
 
-    def __init__(self, command: list[str], directory: Path, environ: dict[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], directory: Path, environ: dict[str, str], is_shunter: bool = False
+    ) -> None:
         self.shown = b""
         self._read = 0
+        import_all()
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.chdir(directory)
+            if is_shunter:
+                run_forked(command, environ)
             os.execve(command[0], command, environ)
         self.code: int | None = None
 

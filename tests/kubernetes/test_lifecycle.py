@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import threading
 from contextlib import closing
@@ -24,6 +22,7 @@ from shunter.schedulers.kubernetes_scheduler.scheduler import KubernetesSchedule
 from shunter.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from shunter.why.explanation import explain
 from shunter.workspace.toolkit_files import toolkit_archive
+from tests.forked_command import run_shunter
 from tests.kubernetes.jobs import app, problems_of, role
 from tests.kubernetes.stub import Stub, failure
 from tests.receiver import receiving
@@ -565,37 +564,30 @@ def test_a_job_is_compared_with_the_nodes(stub: Stub, scheduler: Scheduler, grow
     assert "(a: excluded; b: taint team)" in look(4, exclude=["a"])["nodes"].text
 
 
-def run_cli(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, **env}
-    return subprocess.run(
-        [sys.executable, "-m", "shunter", *words], env=environ, capture_output=True, text=True, timeout=50
-    )
-
-
 @pytest.mark.slow
 def test_an_unreachable_cluster_is_no_failure(stub: Stub, tmp_path: Path) -> None:
     """Status is UNREACHABLE and ends with 4, a submission is an error, an expired login says so."""
     stub.runs_pods = False
     env = {"KUBECONFIG": stub.kubeconfig(tmp_path / "config"), "XDG_STATE_HOME": str(tmp_path / "state")}
     words = ("run", "-s", "kubernetes", "utils.echo", "--image", "alpine:3")
-    done = run_cli(*words, **env)
+    done = run_shunter(*words, **env)
     assert done.returncode == 0, done.stderr
     handle = done.stdout.strip()
     assert handle.startswith("kubernetes://")
     answers = (401, failure(401, "Unauthorized", "Unauthorized"), {})
     stub.faults = lambda *request: answers
-    done = run_cli("status", handle, **env)
+    done = run_shunter("status", handle, **env)
     assert done.returncode == 4
     assert "refuses the credentials of the context stub (have they expired?)" in done.stdout
     stub.faults = lambda *request: "drop"
-    done = run_cli("status", "--json", handle, **env)
+    done = run_shunter("status", "--json", handle, **env)
     assert (done.returncode, json.loads(done.stdout)["state"]) == (4, "UNREACHABLE")
-    done = run_cli(*words, **env)
+    done = run_shunter(*words, **env)
     assert done.returncode == 4
     assert "Traceback" not in done.stderr
     assert "cannot be reached" in done.stderr
     stub.faults = lambda *request: None
-    done = run_cli("status", "--json", handle, **env)
+    done = run_shunter("status", "--json", handle, **env)
     assert json.loads(done.stdout)["state"] == "PENDING"
 
 

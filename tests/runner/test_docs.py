@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,17 +18,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def blocks(name: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / name).read_text(), re.M | re.S)
-
-
-@pytest.mark.parametrize("name", ["specs.md", "configuration.md"])
-def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    examples = blocks(name, "python")
-    assert examples
-    for example in examples:
-        # a module of its own, so that annotations in it are found
-        scope: dict[str, Any] = {"__name__": "example"}
-        exec(compile(example, name, "exec", dont_inherit=True), scope)
 
 
 def test_the_configuration_example_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def put_manifest(bucket: Bucket) -> str:
 
 
 @pytest.mark.slow
-def test_attributes_come_in_the_order_that_is_asked_for(jobs: Jobs, mode: str, bucket: Bucket) -> None:
+def test_attributes_come_in_the_order_that_is_asked_for(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     uri = put_manifest(bucket)
     script = f"""{READ}
 for epoch in (0, 1):

@@ -58,7 +58,7 @@ def test_a_plain_job_has_what_every_job_has(jobs: Jobs, mode: str) -> None:
 
 
 @pytest.mark.slow
-def test_features_have_their_documents_and_directories(jobs: Jobs, mode: str, tmp_path: Path) -> None:
+def test_features_have_their_documents_and_directories(jobs: Jobs, processes: str, tmp_path: Path) -> None:
     metrics = [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]
     request = jobs.request(
         SHOW,

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tarfile
 import uuid
@@ -20,6 +19,7 @@ from shunter import paths
 from shunter._toolkit.host_names import loopback_addresses
 from shunter.schedulers.sagemaker_local_scheduler.hosts.host_processes import PORTS, free_ports
 from tests.backends import need
+from tests.forked_command import run_shunter
 
 from .conftest import until
 
@@ -205,9 +205,8 @@ def test_mpi_that_cannot_be_is_refused_before_the_start(
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text(RANKS)
-    line = [sys.executable, "-m", "shunter", "run", "-s", "sagemaker_local", "train.script", "--script"]
-    line += ["train.py", "--image", "none", "--num_replicas", "2", "--distribution", "mpi"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=55, check=False, cwd=project)
+    line = ["run", "-s", "sagemaker_local", "train.script", "--script", "train.py", "--image", "none"]
+    done = run_shunter(*line, "--num_replicas", "2", "--distribution", "mpi", cwd=project)
     assert done.returncode != 0
     assert "starts MPI on 2 hosts, which here are processes" in done.stderr
     assert "Traceback" not in done.stderr

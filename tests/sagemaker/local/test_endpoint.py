@@ -78,20 +78,6 @@ def test_one_of_many_at_once_gets_the_name(jobs: Jobs, processes: str) -> None:
     assert jobs.end("race")["TrainingJobStatus"] == "Completed"
 
 
-def test_jobs_that_do_not_exist(jobs: Jobs) -> None:
-    calls = [
-        (jobs.sagemaker.describe_training_job, {"TrainingJobName": "nope"}),
-        (jobs.sagemaker.stop_training_job, {"TrainingJobName": "nope"}),
-        (
-            jobs.sagemaker.list_tags,
-            {"ResourceArn": "arn:aws:sagemaker:us-west-2:000000000000:training-job/nope"},
-        ),
-    ]
-    for call, arguments in calls:
-        with pytest.raises(botocore.exceptions.ClientError, match="Requested resource not found"):
-            call(**arguments)
-
-
 def test_a_description_holds_the_request(jobs: Jobs, processes: str) -> None:
     request = jobs.request(
         "print('x')",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shunter.errors import ConfigError
 from shunter.schedulers.sagemaker_local_scheduler.filesystems import VARIABLE, parse
+from tests.forked_command import run_shunter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,17 +110,14 @@ def test_from_the_command_line(processes: str, tmp_path: Path, mounted: Path) ->
     (tmp_path / "work/README").touch()
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "shunter", "run", "-s", "sagemaker_local", "--wait"]
+        line = ["run", "-s", "sagemaker_local", "--wait"]
         line += [word for option in options for word in ("-cfg", option)]
         line += ["utils.sh", "--image", "none", "sh", "-c", "cat $SAGEMAKER_BASE_DIR/input/data/d/a"]
-        return subprocess.run(
-            line, capture_output=True, text=True, timeout=55, check=False, cwd=tmp_path / "work"
-        )
+        return run_shunter(*line, cwd=tmp_path / "work")
 
     def shown(done: subprocess.CompletedProcess[str]) -> str:
         assert done.returncode == 0, done.stderr
-        line = [sys.executable, "-m", "shunter", "log", done.stdout.split()[0]]
-        return subprocess.run(line, capture_output=True, text=True, check=True).stdout
+        return run_shunter("log", done.stdout.split()[0]).stdout
 
     assert "sh/0 efs/data/deep" in shown(run(f"channels=d:efs://{EFS}/data/deep"))
     options = (f"channels=d:efs://{EFS}/", f"file_systems={EFS}:{other}")

@@ -175,16 +175,3 @@ def test_wheels_that_travel_with_the_code_are_installed_without_network(
     ended = jobs.end(request["TrainingJobName"])
     assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")
     assert "value 42" in jobs.lines(request["TrainingJobName"])
-
-
-@pytest.mark.slow
-def test_wheels_that_the_requirements_name_themselves_need_no_word_from_the_options(
-    jobs: Jobs, scheduler: SageMakerLocalScheduler, project: Path, tmp_path: Path
-) -> None:
-    (project / "train.py").write_text(IMPORTING)
-    (project / "requirements.txt").write_text(f"--no-index\n# beside the script\n./wheels/{WHEEL}\n")
-    make_wheel(project / "wheels")
-    request = prepared(scheduler, project, jobs.image, tmp_path, enable_network_isolation=True)
-    jobs.sagemaker.create_training_job(**request)
-    ended = jobs.end(request["TrainingJobName"])
-    assert ended["TrainingJobStatus"] == "Completed", ended.get("FailureReason")

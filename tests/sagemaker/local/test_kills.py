@@ -105,7 +105,7 @@ def secrets_of(home: Path, name: str) -> Path:
 
 
 @pytest.mark.slow
-def test_while_it_fetches(jobs: Jobs, mode: str, bucket: Bucket, proxy: Proxy, home: Path) -> None:
+def test_while_it_fetches(jobs: Jobs, processes: str, bucket: Bucket, proxy: Proxy, home: Path) -> None:
     bucket.put("data/a", b"a" * 1000)
     proxy.cut_after(0)
     channel = file_channel("d", bucket.uri("data"))
@@ -156,7 +156,7 @@ def test_while_it_sends_its_results(jobs: Jobs, mode: str, bucket: Bucket, proxy
 
 
 @pytest.mark.slow
-def test_while_there_are_no_machines(jobs: Jobs, mode: str, bucket: Bucket, home: Path) -> None:
+def test_while_there_are_no_machines(jobs: Jobs, processes: str, bucket: Bucket, home: Path) -> None:
     name = jobs.start("print('up', flush=True); time.sleep(600)", **SPOT)
     jobs.says(name, "up")
     assert drill(name, "--absence", "10m").returncode == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     from .conftest import Jobs
 
 import pytest
+
+from .test_spot import drill
 
 GROUPS = [
     {"InstanceGroupName": "left", "InstanceType": "ml.c5.xlarge", "InstanceCount": 1},
@@ -113,8 +113,7 @@ def test_hosts_wait_while_there_are_no_machines(
     """How they ended when the machines went says nothing of what they are now."""
     name = jobs.start("print('up', flush=True); time.sleep(600)", hosts=2, **SPOT)
     jobs.says(name, "up")
-    line = [sys.executable, "-m", "shunter", "drill", "spot", name, "--absence", "10m"]
-    assert subprocess.run(line, capture_output=True, timeout=50, check=False).returncode == 0
+    assert drill(name, "--absence", "10m").returncode == 0
     until(lambda: scheduler.describe(name).num_restarts == 1)
     assert list(facts(replicas(scheduler, name)).values()) == [("PENDING", None, "")] * 2
     scheduler.cancel(name)

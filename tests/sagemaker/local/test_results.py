@@ -75,7 +75,7 @@ open(BASE + '/model/deep/weights', 'w').write('w')
 
 
 @pytest.mark.slow
-def test_models_of_several_hosts_are_merged_by_a_rule(jobs: Jobs, mode: str) -> None:
+def test_models_of_several_hosts_are_merged_by_a_rule(jobs: Jobs, processes: str) -> None:
     """Nobody overwrites anybody: the first host's is at the path, the others' are below their names."""
     script = """
 if HOST == 'algo-1':
@@ -99,7 +99,7 @@ open(BASE + '/model/clash', 'w').write(HOST)
 
 
 @pytest.mark.slow
-def test_a_host_that_fails_late_fails_the_job(jobs: Jobs, mode: str) -> None:
+def test_a_host_that_fails_late_fails_the_job(jobs: Jobs, processes: str) -> None:
     script = """
 if HOST == 'algo-1':
     sys.exit(0)
@@ -258,7 +258,7 @@ def test_who_does_not_stop_is_killed(jobs: Jobs, mode: str, endpoint: object) ->
 
 
 @pytest.mark.slow
-def test_the_time_limit(jobs: Jobs, mode: str) -> None:
+def test_the_time_limit(jobs: Jobs, processes: str) -> None:
     script = "open(BASE + '/model/w', 'w').write('w'); print('up', flush=True); time.sleep(600)"
     for limit in (2, 10, 40):  # it counts from before the start, which takes longer on a busy machine
         ended = jobs.run(script, StoppingCondition={"MaxRuntimeInSeconds": limit})

@@ -16,6 +16,7 @@ from shunter.schedulers.api import Stream
 from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
 from shunter.specs import RetryPolicy
 from shunter.testing import SchedulerConformance
+from tests.forked_command import run_shunter
 
 from .conftest import Bucket, unpack, until
 from .test_distributed import hosts_of
@@ -42,8 +43,7 @@ class TestConformanceOfProcesses(SchedulerConformance):
 def shunter(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     if cwd is not None:
         (cwd / "README").touch()  # an empty directory is refused as a workspace
-    line = [sys.executable, "-m", "shunter", *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=55, check=False, cwd=cwd)
+    return run_shunter(*words, cwd=cwd)
 
 
 SCRIPT = """

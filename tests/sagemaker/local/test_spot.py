@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shunter.schedulers.sagemaker_local_scheduler.scheduler import create_scheduler
 from shunter.schedulers.sagemaker_local_scheduler.training_job import TrainingJob
+from tests.forked_command import run_shunter
 
 from .conftest import Bucket, Jobs, until
 
@@ -45,8 +45,7 @@ open(BASE + '/model/done', 'w').write(str(step))
 
 
 def drill(*words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "shunter", "drill", "spot", *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=50, check=False)
+    return run_shunter("drill", "spot", *words)
 
 
 def steps(described: dict[str, Any]) -> list[str]:

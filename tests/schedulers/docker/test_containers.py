@@ -18,19 +18,6 @@ from .conftest import wait_until
 WITHOUT_TOOLKIT = {DOCUMENT: "{}"}
 
 
-def test_replicas_find_the_first_by_name(jobs):
-    script = (
-        'if [ "${replica_id}" = 0 ]; then echo hello | nc -l -p 2345; '
-        "else until nc $$TORCHX_RANK0_HOST 2345 </dev/null 2>/dev/null; do sleep 0.1; done; fi"
-    )
-    app_id, response = jobs.run(
-        jobs.role(script, num_replicas=2, metadata={"train": {}}, env={**WITHOUT_TOOLKIT})
-    )
-    assert response.state == AppState.SUCCEEDED, response
-    assert jobs.log(app_id, k=1) == ["hello\n"]
-    wait_until(lambda: jobs.networks(app_id) == [], "the removal of the job's network")
-
-
 def test_names_within_the_network(jobs):
     script = (
         '[ "${replica_id}" = 0 ] || exec sleep 600; '

@@ -19,7 +19,7 @@ from shunter.specs import AppState, BindMount, RetryPolicy
 from shunter.workspace.images.image_config import LABEL_FINGERPRINT
 from tests.backends import need
 
-from .conftest import Jobs, kill_supervisor, states, supervisor_of, wait_until
+from .conftest import Jobs, kill_supervisor, states, wait_until
 
 # ---- cancelling
 
@@ -35,14 +35,6 @@ def test_cancel_gives_time_and_says_who(jobs):
     assert jobs.log(app_id, "sh") == ["up\n", "saved\n"]
 
 
-def test_stopped_supervisor_is_continued(jobs):
-    app_id = jobs.submit(jobs.role("echo up; exec sleep 600", num_replicas=2), grace_period=1)
-    jobs.wait_for_line(app_id, k=1)
-    os.kill(supervisor_of(app_id), signal.SIGSTOP)
-    jobs.scheduler.cancel(app_id)
-    assert jobs.end_of(app_id).state == AppState.CANCELLED
-
-
 @pytest.mark.slow
 def test_what_does_not_listen_is_killed(jobs):
     app_id = jobs.submit(
@@ -53,18 +45,6 @@ def test_what_does_not_listen_is_killed(jobs):
     response = jobs.end_of(app_id)
     assert states(response) == {"r/0": "CANCELLED", "r/1": "CANCELLED"}
     assert [r.exit_code for r in response.to_status().replicas()] == [137, 137]
-
-
-def test_cancel_from_another_process(jobs):
-    app_id = jobs.submit("echo up; sleep 600")
-    jobs.wait_for_line(app_id)
-    program = (
-        "import sys; from shunter.schedulers.docker_scheduler.scheduler import create_scheduler\n"
-        "create_scheduler('x').cancel(sys.argv[1])"
-    )
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", program, app_id], env=environ, check=True, timeout=50)
-    assert jobs.end_of(app_id).state == AppState.CANCELLED
 
 
 def test_what_had_ended_before_keeps_its_outcome(jobs):
@@ -80,26 +60,6 @@ def test_what_had_ended_before_keeps_its_outcome(jobs):
 
 
 # ---- limits and groups
-
-
-def test_time_limit(jobs):
-    _, response = jobs.run("exec sleep 600", timeout="0.5")
-    assert response.state == AppState.FAILED
-    assert "time limit of 0.5 s" in response.msg
-
-
-def test_fail_fast_stops_the_peers(jobs):
-    _, response = jobs.run(jobs.role("exit 3", "bad"), jobs.role("exec sleep 600", "good"), fail_fast=True)
-    reasons = {r.role: (r.state, r.reason) for r in response.to_status().replicas()}
-    assert response.state == AppState.FAILED
-    assert "bad/0: exit code 3" in response.msg
-    assert reasons["good"] == (AppState.CANCELLED, "stopped because bad/0 failed")
-
-
-def test_peers_go_on_after_a_failure(jobs):
-    app_id, response = jobs.run(jobs.role("exit 3", "bad"), jobs.role("sleep 1; echo done", "good"))
-    assert states(response) == {"bad/0": "FAILED", "good/0": "SUCCEEDED"}
-    assert jobs.log(app_id, "good") == ["done\n"]
 
 
 def attempts(jobs, app_id, expected):
@@ -126,20 +86,6 @@ def test_what_is_restarted(jobs, policy, expected):
     assert response.state == AppState.SUCCEEDED, response
     assert attempts(jobs, app_id, expected) == expected
     assert response.num_restarts == 1
-
-
-@pytest.mark.slow
-def test_retries_end(jobs):
-    role = jobs.role("echo attempt; exit 5", num_replicas=2, max_retries=2, retry_policy=RetryPolicy.ROLE)
-    app_id, response = jobs.run(role)
-    assert response.state == AppState.FAILED
-    assert [len(jobs.log(app_id, k=k)) for k in (0, 1)] == [3, 3]
-    replica = response.to_status().replicas()[0]
-    assert (response.num_restarts, replica.restarts) == (2, 2)
-    times = [(attempt.started_at, attempt.ended_at) for attempt in (*replica.earlier, replica)]
-    assert len(times) == 3
-    assert times == sorted(times)
-    assert {attempt.reason for attempt in replica.earlier} <= {"exit code 5", "stopped because r/1 failed"}
 
 
 def test_a_killed_supervisor_takes_its_containers_with_it(jobs):
@@ -348,15 +294,6 @@ def test_delete_leaves_nothing(jobs):
     assert jobs.networks(app_id) == []
     assert not jobs.scheduler.exists(app_id)
     assert jobs.docker.inspect("image", jobs.image)
-
-
-def test_leftovers_are_found_and_removed(jobs):
-    app_id, _ = jobs.run("exit 0")
-    assert [item for item in jobs.scheduler.leftovers({}, 3600) if item.app_id == app_id] == []
-    found = [item for item in jobs.scheduler.leftovers({}, 0) if item.app_id == app_id]
-    assert [item.name for item in found] == [ContainerJob.of(app_id).path]
-    jobs.scheduler.remove_leftovers({}, found)
-    assert not jobs.scheduler.exists(app_id)
 
 
 def test_gc_finds_ended_jobs_and_images_with_code(jobs):

@@ -1,7 +1,6 @@
 """Logs of containers: what the conformance suite does not ask for."""
 
 import subprocess
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -54,11 +53,6 @@ def test_last_lines_and_then_what_follows(jobs):
     assert first + b"".join(block.data for block in found) == b"4\n5\n6\n7\n8\n"
 
 
-def test_last_lines_that_match(jobs):
-    app_id, _ = jobs.run("seq 100")
-    assert blocks(jobs, app_id, last=2, regex="5$") == b"85\n95\n"
-
-
 def test_following_over_restarts(jobs):
     """A line of each attempt may have the time of another: nothing is lost or doubled."""
     script = (
@@ -80,17 +74,3 @@ def test_following_several_over_a_restart_of_all(jobs):
     app_id = jobs.submit(jobs.role(script, num_replicas=2, max_retries=1), grace_period=1)
     text = blocks(jobs, app_id, [("r", 0), ("r", 1)], should_tail=True)
     assert text == b"attempt\n" * 4
-
-
-def test_stopping_to_follow(jobs):
-    app_id = jobs.submit(jobs.role("echo up; sleep 600", num_replicas=2))
-    found = jobs.scheduler.log_blocks(app_id, [("r", 0), ("r", 1)], LogQuery(should_tail=True))
-    assert next(found).data == b"up\n"
-    found.close()
-
-
-def test_following_until_a_time(jobs):
-    app_id = jobs.submit("echo up; sleep 600")
-    jobs.wait_for_line(app_id)
-    until = datetime.now(UTC) + timedelta(seconds=0.3)
-    assert jobs.log(app_id, should_tail=True, until=until) == ["up\n"]

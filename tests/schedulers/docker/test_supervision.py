@@ -1,13 +1,11 @@
 """Containers that are looked after: told at their end, more memory after a lack of it, hangs found."""
 
-import pytest
-
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.supervisor import outbox
-from shunter.specs import AppState, Resource, RetryPolicy
+from shunter.specs import AppState, Resource
 from tests.receiver import receiving
 
-from .conftest import kill_supervisor, wait_until
+from .conftest import wait_until
 
 EXCEPTION = "printf 'Traceback (most recent call last):\\n  File\\nValueError: bad\\n' >&2; exit 1"
 
@@ -30,16 +28,6 @@ def test_notified_once_and_the_secret_is_removed(jobs):
         assert "hush-hush-1" not in file.read()
 
 
-@pytest.mark.slow
-def test_notified_although_the_supervisor_was_killed(jobs):
-    with receiving() as receiver:
-        app_id = jobs.submit("echo up; sleep 600", notify=[receiver.url])
-        jobs.wait_for_line(app_id)
-        kill_supervisor(app_id)
-        jobs.end_of(app_id)
-        assert [message["state"] for message in receiver.wait_for(1)] == ["FAILED"]
-
-
 def test_memory_grows_up_to_the_bound(jobs):
     # tail keeps the line that it reads: some 100 MB, which fits into the second limit
     script = "head -c 100000000 /dev/zero | tail -n 1 >/dev/null && echo fits || exit 137"
@@ -48,21 +36,6 @@ def test_memory_grows_up_to_the_bound(jobs):
     assert end.num_restarts == len(notes(end)) >= 1
     assert all("ran out of memory" in note and "restarted with" in note for note in notes(end))
     assert jobs.container(app_id)["HostConfig"]["Memory"] == 48 * 2**end.num_restarts << 20
-
-
-@pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.APPLICATION])
-def test_the_program_s_own_faults_are_not_retried(jobs, policy):
-    role = jobs.role(EXCEPTION, max_retries=3, retry_policy=policy)
-    _, end = jobs.run(role, retry={"exception": "0"})
-    assert (end.state, end.num_restarts) == (AppState.FAILED, 0)
-    assert notes(end) == [
-        "it raised an exception (ValueError: bad); not restarted: exception: it must not be retried"
-    ]
-
-
-def test_other_failures_are_retried_as_the_role_says(jobs):
-    _, end = jobs.run(jobs.role("exit 9", max_retries=1), retry={"exception": "0"})
-    assert (end.state, end.num_restarts) == (AppState.FAILED, 1)
 
 
 def test_a_container_that_hangs_is_stopped_and_its_stacks_are_in_its_log(jobs):

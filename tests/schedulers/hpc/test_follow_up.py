@@ -86,23 +86,6 @@ def test_the_secret_lies_in_one_private_file_and_is_never_shown(cluster):
     cluster.cancel(app_id)
 
 
-@pytest.mark.slow
-def test_memory_grows_and_others_are_told_of_the_last_end_alone(cluster):
-    with receiving() as receiver:
-        app_id = submit(cluster, HUNGRY, retry={"oom": "2:100M"}, notify=[receiver.url])
-        found = cluster.wait(app_id, PATIENCE)
-        wait_until_settled(cluster, app_id)
-        [(_, body)] = receiver.received
-    assert found.state == AppState.SUCCEEDED
-    assert found.num_restarts == 1
-    assert (json.loads(body)["state"], json.loads(body)["restarts"]) == ("SUCCEEDED", 1)
-    assert [job.get("memory") for job in jobs_of(cluster, app_id)] == [None, "100"]
-    [entry] = retries_of(cluster, app_id)
-    assert entry["text"] == (
-        "it ran out of memory (MemoryError: no more); restarted with 100 MB of memory: oom: retry 1 of 2"
-    )
-
-
 def test_what_would_fail_again_is_not_repeated(cluster):
     app_id = submit(cluster, EXCEPTION, retry={"exception": "0", "oom": "3:1G", "other": "2"})
     found = cluster.wait(app_id, PATIENCE)
@@ -160,20 +143,6 @@ def test_a_silent_program_shows_its_stacks_and_goes_on(cluster):
     log = "".join(cluster.log_iter(app_id, "r"))
     assert "shunter: no output for 0.5 s and no GPU activity; the stacks of" in log
     cluster.cancel(app_id)
-
-
-@pytest.mark.slow
-def test_a_program_that_hangs_is_stopped_if_that_is_asked(cluster):
-    app_id = submit(
-        cluster,
-        "trap '' TERM; while :; do sleep 300; done",
-        hang_timeout=0.5,
-        on_hang="stop",
-        grace_period=0.5,
-    )
-    found = cluster.wait(app_id, PATIENCE)
-    assert found.state == AppState.FAILED
-    assert "stopped because it hung: no output for 0.5 s" in found.msg
 
 
 @pytest.mark.parametrize(("code", "state"), [("0", "CANCELLED"), ("3", "FAILED")])
