@@ -216,8 +216,7 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
 
     def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
         """Return the results of a replica: they are where the job sent them (``--output``), or in its log."""
-        found = self._jobs.find(app_id)
-        client = None if found is None else partial(found[0].client, "s3")
+        client = partial(self._jobs.session_of(app_id).client, "s3")
         read_log = partial(self.log_iter, app_id, role_name, k)
         return results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k, client, read_log)
 

@@ -220,7 +220,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
 
     def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
         """Return the results of a job: SageMaker packs those of all hosts into one archive."""
-        client = partial(self._session_of_job(app_id).client, "s3")
+        client = partial(self._jobs.session_of(app_id).client, "s3")
         place = results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k, client)
         if isinstance(place, SentResults):
             place.host = ""
