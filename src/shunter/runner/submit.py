@@ -61,10 +61,7 @@ def _ship(
     if info.shipment is None and not info.environments:
         return
     try:
-        if info.environments:
-            scheduler.build_environments(info, progress)
-        if info.shipment is not None:
-            scheduler.ship(info, progress)
+        scheduler.ship(info, progress)
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         _record(history.refused, key, INTERRUPTED if interrupted else redact_text(described(error)))

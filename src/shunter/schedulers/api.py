@@ -219,26 +219,28 @@ class Scheduler(ABC, Generic[T]):
         place = "is installed where the job runs, at its start, unless it is there"
         return {**environment.summary(description), "built": None, "place": place}
 
-    def build_environments(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
+    def _build_environments(self, info: AppDryRunInfo[Any], progress: Progress) -> None:
         """Build the Python environments of a job, where that is done before it is submitted.
 
-        Called before `ship`. Does nothing where the toolkit builds them.
+        Where the toolkit builds them in the job, this does nothing.
 
         Raises:
             ShunterError: one could not be built; no job may be started.
         """
 
     def ship(self, info: AppDryRunInfo[Any], progress: Progress | None = None) -> None:
-        """Ship a job's code to where it will run, and put the exact images into the request.
+        """Bring a job's environment and code to where it will run, and put the exact images into the request.
 
-        Called before `schedule`. Does nothing for a job without a workspace.
+        Called before `schedule`. Does nothing for a job without a workspace and an environment.
 
         Raises:
-            ShunterError: the code could not be shipped; no job may be started.
+            ShunterError: one of them could not be brought; no job may be started.
         """
+        progress = progress or Silent()
+        if info.environments:
+            self._build_environments(info, progress)
         if info.shipment is None:
             return
-        progress = progress or Silent()
         self._check_before_shipping(info)
         for warning in info.shipment.report.warnings():
             progress.done(warning)

@@ -20,7 +20,7 @@ from typing import Any
 from shunter._toolkit.environment_store import Description
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.paths import existing
-from shunter.progress import Progress, Silent
+from shunter.progress import Progress
 from shunter.schedulers.api import (
     Check,
     Dependency,
@@ -316,7 +316,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
         """Tell whether a role's replicas run in its image, whose Python and libraries are different ones."""
         return False
 
-    def build_environments(self, info: AppDryRunInfo[HpcRequest], progress: Progress | None = None) -> None:
+    def _build_environments(self, info: AppDryRunInfo[HpcRequest], progress: Progress) -> None:
         """Build the environments on the shared storage, except those of images."""
         request = info.request = info.request.at_home(self.storage(info.request.host).home())
         commands, storage = self.commands(request.host), self.storage(request.host)
@@ -325,7 +325,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
             pointer = ""
             if not self.runs_in_image(role, info.cfg):
                 pointer = submission.build_environment(
-                    commands, storage, description, request.shared_dir, progress or Silent()
+                    commands, storage, description, request.shared_dir, progress
                 )
             request = request.moved(ENVIRONMENT.replace("*", description.digest), pointer)
         info.request = request.moved(ENVIRONMENTS, posixpath.join(request.shared_dir, "environments"))

@@ -16,7 +16,7 @@ from typing import Any
 from shunter._toolkit import environment_store
 from shunter._toolkit.environment_store import Description
 from shunter.errors import BackendError, ConfigError
-from shunter.progress import Progress, Silent
+from shunter.progress import Progress
 from shunter.schedulers.api import Check, Dependency, if_reachable
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.ids import make_unique
@@ -78,11 +78,11 @@ class LocalScheduler(SupervisedScheduler[LocalOpts]):
         version = info.request.python.partition(" ")[0]
         return environment.planned(description, environment.local_store(), version)
 
-    def build_environments(self, info: AppDryRunInfo[LocalRequest], progress: Progress | None = None) -> None:
+    def _build_environments(self, info: AppDryRunInfo[LocalRequest], progress: Progress) -> None:
         """Build the environments on this machine, for the Python that the job has."""
         version, _, python = info.request.python.partition(" ")
         for _, description in environment.of_app(info.app):
-            environment.build_here(description, python, version, progress or Silent())
+            environment.build_here(description, python, version, progress)
 
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
