@@ -31,6 +31,7 @@ from shunter.runner.rerun import with_code_of
 from shunter.runner.submit import intent_of, jsonable, working_in
 from shunter.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, not_ended
 from shunter.schedulers.ids import make_unique
+from shunter.schedulers.kept_results import ResultPlace
 from shunter.schedulers.lines import check_replicas
 from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import Leftover
@@ -550,6 +551,14 @@ class PointJobs(Scheduler[Any]):
         if not handle:
             raise ConfigError(f"{role_name}/{k} of {app_id} has not been submitted yet")
         return sweep.runner.execute(handle, role, index, command, tty=tty)
+
+    def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
+        """Return the results of a replica of a point's job."""
+        sweep = self._sweep(app_id)
+        handle, role, index = sweep.replica(role_name, k)
+        if not handle:
+            raise ConfigError(f"{role_name}/{k} of {app_id} has not been submitted yet")
+        return sweep.runner.results(handle, role, index)
 
     def log_iter(
         self,
