@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import install, log, resources
+from . import install, kernel, log, resources
 from .errors import ConfigError, InstallError
 from .input_config import parse_object
 from .script_command import NO_INSTALLER
@@ -543,34 +543,17 @@ class Lease:
 
 def _identity() -> dict[str, Any]:
     """What tells this process from all others, dead or alive, of this host."""
-    return {"machine": _machine(), "pid": os.getpid(), "started": _start_of(os.getpid())}
-
-
-def _machine() -> str:
-    """Name this boot of this machine, and the namespace in which its process ids count."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return os.uname().nodename
-
-
-def _start_of(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    pid = os.getpid()
+    return {"machine": kernel.machine(), "pid": pid, "started": kernel.start_of(pid)}
 
 
 def _is_dead(holder: Mapping[str, Any]) -> bool:
     """Tell whether the holder of a lease is known to be dead."""
-    if holder.get("machine") != _machine():
+    if holder.get("machine") != kernel.machine():
         return False
-    pid = int(holder.get("pid", 0))
-    if os.path.exists("/proc/self/stat"):
-        return _start_of(pid) != holder.get("started")
+    pid, started = int(holder.get("pid", 0)), str(holder.get("started", ""))
+    if started:
+        return kernel.start_of(pid) != started
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -153,6 +153,25 @@ def _listed_children(parent: int) -> Iterable[int]:
     return [int(pid) for pid, of in rows if int(of) == parent and int(pid) != listing]
 
 
+def machine() -> str:
+    """Name this boot of this machine, and the namespace in which its process ids count."""
+    try:
+        with open(f"{PROC}/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink(f'{PROC}/self/ns/pid')}"
+    except OSError:
+        return os.uname().nodename
+
+
+def start_of(pid: int) -> str:
+    """When a process was started, in the kernel's own unit; "" if it has ended, or if there is no /proc."""
+    try:
+        with open(f"{PROC}/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
 def network_interface() -> str:
     """Return the first network interface that is not the loopback, by the kernel's numbering.
 
