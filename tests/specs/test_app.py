@@ -56,6 +56,19 @@ def test_defaults_are_not_shared() -> None:
     assert NULL_RESOURCE.capabilities == {}
 
 
+def test_overrides_are_resolved_once_when_read() -> None:
+    calls: list[int] = []
+
+    async def image() -> str:
+        calls.append(1)
+        return "late"
+
+    role = Role("r", "early", overrides={"image": image, "args": lambda: ["a"]})
+    assert calls == []
+    assert (role.image, role.image, role.args) == ("late", "late", ["a"])
+    assert calls == [1]
+
+
 def test_overrides_survive_a_copy() -> None:
     role = Role("r", "early", overrides={"image": lambda: "late"})
     assert copy.deepcopy(role).image == "late"
