@@ -1,0 +1,61 @@
+"""submitit's names, for programs that submit functions: ``import shunter.compat.submitit as submitit``.
+
+`install` lets libraries that say ``import submitit`` find this package. Facts are those of submitit 1.5. Each
+name is imported on first use: jobs need few of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from shunter.compat.submitit.names import install
+
+if TYPE_CHECKING:
+    from shunter.compat.submitit import helpers
+    from shunter.compat.submitit.calls import DelayedSubmission
+    from shunter.compat.submitit.environment import JobEnvironment, JobPaths
+    from shunter.compat.submitit.errors import FailedJobError, FailedSubmissionError, UncompletedJobError
+    from shunter.compat.submitit.executors import AutoExecutor, DebugExecutor, LocalExecutor, SlurmExecutor
+    from shunter.compat.submitit.jobs import DebugJob, Job, LocalJob, SlurmJob
+
+#: The version of submitit whose names these are.
+__version__ = "1.5.4"
+
+__all__ = [
+    "AutoExecutor",
+    "DebugExecutor",
+    "DebugJob",
+    "DelayedSubmission",
+    "FailedJobError",
+    "FailedSubmissionError",
+    "Job",
+    "JobEnvironment",
+    "JobPaths",
+    "LocalExecutor",
+    "LocalJob",
+    "SlurmExecutor",
+    "SlurmJob",
+    "UncompletedJobError",
+    "helpers",
+    "install",
+]
+
+#: The modules of the names, in this package.
+_MODULES = {
+    "calls": ("DelayedSubmission",),
+    "environment": ("JobEnvironment", "JobPaths", "environment_variables"),
+    "errors": ("FailedJobError", "FailedSubmissionError", "UncompletedJobError"),
+    "executors": ("AutoExecutor", "DebugExecutor", "LocalExecutor", "SlurmExecutor"),
+    "helpers": ("CommandFunction",),
+    "jobs": ("DebugJob", "Job", "LocalJob", "SlurmJob"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "helpers":
+        return import_module(f"{__name__}.helpers")
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,184 @@
+"""submitit's helpers."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextvars
+import os
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shunter._toolkit.current import current
+from shunter.compat.submitit.calls import DelayedSubmission as DelayedSubmission
+from shunter.compat.submitit.environment import JobEnvironment
+from shunter.compat.submitit.errors import FailedJobError
+
+if TYPE_CHECKING:
+    from shunter.compat.submitit.jobs import Job
+
+#: The directory whose code travels with the jobs that are submitted now; "" for none.
+code_to_copy: contextvars.ContextVar[str] = contextvars.ContextVar("code_to_copy", default="")
+
+
+class Checkpointable:
+    """A callable that, when its job was stopped, is called again with the same arguments as it is then."""
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> DelayedSubmission:
+        """Return what is to be called after the restart."""
+        return DelayedSubmission(self, *args, **kwargs)  # type: ignore[arg-type]
+
+
+class CommandFunction:
+    """A command as a function, which returns what it prints.
+
+    Args:
+        command: its words. Arguments of the call are added: ``f(1, lr=2)`` adds ``1 --lr=2``.
+        verbose: whether its output is printed too.
+        cwd: the directory to run in.
+        env: variables for it besides those of this process.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        verbose: bool = True,
+        cwd: Path | str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        if isinstance(command, str):
+            raise TypeError("a command is a list of words")
+        self.command = list(command)
+        self.verbose = verbose
+        self.cwd = cwd
+        self.env = env
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        """Run the command.
+
+        Raises:
+            FailedJobError: it failed; the message has what it wrote to its standard error.
+        """
+        words = [*self.command, *map(str, args), *(f"--{name}={value}" for name, value in kwargs.items())]
+        lines = []
+        with tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(
+                words,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=self.cwd,
+                env={**os.environ, **(self.env or {})},
+            )
+            with process:
+                for line in process.stdout or ():
+                    lines.append(line)
+                    if self.verbose:
+                        sys.stdout.write(line)
+                        sys.stdout.flush()
+            errors.seek(0)
+            message = errors.read()
+        if process.returncode:
+            raise FailedJobError(f"{words[0]} failed with code {process.returncode}:\n{message}")
+        return "".join(lines).strip()
+
+
+class RsyncSnapshot:
+    """Jobs that are submitted inside of the ``with`` block get a copy of a directory's code.
+
+    It is the workspace of ``shunter run``: ``.gitignore`` and ``.shunterignore`` say what is left out. It is
+    kept where shunter keeps the code of jobs, so that `snapshot_dir` stays empty.
+
+    Args:
+        snapshot_dir: without effect.
+        root_dir: the directory; by default the current one.
+        with_submodules, exclude, include: not available.
+
+    Raises:
+        NotImplementedError: patterns are given.
+    """
+
+    def __init__(
+        self,
+        snapshot_dir: Path | str,
+        root_dir: Path | str | None = None,
+        with_submodules: bool = False,
+        exclude: Sequence[str] = (),
+        include: Sequence[str] = (),
+    ) -> None:
+        if with_submodules or exclude or include:
+            raise NotImplementedError("what is copied is said by .gitignore and .shunterignore")
+        self._root = str(root_dir or Path.cwd())
+
+    def __enter__(self) -> RsyncSnapshot:
+        self._token = code_to_copy.set(self._root)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        code_to_copy.reset(self._token)
+
+
+class TorchDistributedEnvironment:
+    """What ``torch.distributed`` needs to know of this process."""
+
+    def __init__(self) -> None:
+        job = JobEnvironment()
+        self.master_addr: str = current().master_address
+        self.master_port: int = 20000 + zlib.crc32(job.job_id.encode()) % 40000  # the same for all tasks
+        self.rank: int = job.global_rank
+        self.world_size: int = job.num_tasks
+        self.local_rank: int = job.local_rank
+        self.local_world_size: int = job.num_tasks // job.num_nodes
+
+    def export(
+        self, set_cuda_visible_devices: bool = True, overwrite: bool = False
+    ) -> TorchDistributedEnvironment:
+        """Set the variables that ``init_process_group`` reads.
+
+        Args:
+            set_cuda_visible_devices: whether this process shall see only the GPU of its local rank, where it
+                sees several.
+            overwrite: whether variables that are set may be replaced.
+
+        Raises:
+            RuntimeError: one is set already.
+        """
+        values = {
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": self.master_port,
+            "RANK": self.rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_RANK": self.local_rank,
+            "LOCAL_WORLD_SIZE": self.local_world_size,
+        }
+        for name, value in values.items():
+            if name in os.environ and not overwrite:
+                raise RuntimeError(f"{name} is set already, to {os.environ[name]!r}")
+            os.environ[name] = str(value)
+        if set_cuda_visible_devices:
+            devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+            if len(devices) > 1:
+                os.environ["CUDA_VISIBLE_DEVICES"] = devices[self.local_rank]
+        return self
+
+
+def as_completed(
+    jobs: Sequence[Job], timeout: float | None = None, poll_frequency: float = 10
+) -> Iterator[Job]:
+    """Yield jobs as they end.
+
+    Args:
+        jobs: the jobs.
+        timeout: seconds after which `TimeoutError` is raised.
+        poll_frequency: without effect.
+    """
+    waiting: dict[Any, list[Job]] = {}
+    for job in jobs:
+        job.done()  # makes the call of a DebugJob
+        waiting.setdefault(job._future, []).append(job)
+    for future in concurrent.futures.as_completed(waiting, timeout):
+        yield from waiting[future]
