@@ -20,7 +20,7 @@ from shunter.schedulers.aws_batch_scheduler.options import (
     AWSBatchOpts,
 )
 from shunter.specs.app import Role
-from shunter.specs.training import lost_results, script_of, specification
+from shunter.specs.training import CALL_KEY, lost_results, script_of, specification
 from shunter.workspace.directory_shipment import program_problem
 from shunter.workspace.manifest import Manifest
 
@@ -93,7 +93,8 @@ def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Itera
         spec = specification(role.metadata)
         if not spec:
             continue
-        if lost := lost_results(spec, (mount.dst_path for mount in role.mounts)):
+        lost = lost_results(spec, (mount.dst_path for mount in role.mounts))
+        if lost and CALL_KEY not in role.metadata:  # what a function returns comes with the log
             yield (
                 f"role {role.name!r}: Batch deletes containers with their files, so what the script writes to"
                 f" {lost} is lost when it ends, but for 1 MiB that comes with its log (shunter fetch): name a"

@@ -39,7 +39,7 @@ from shunter.schedulers.toolkit_supervision import (
     with_variables,
 )
 from shunter.specs.app import AppDef, RetryPolicy, Role
-from shunter.specs.training import DOCUMENT, lost_results, specification
+from shunter.specs.training import CALL_KEY, DOCUMENT, lost_results, specification
 from shunter.system.identity import user_name
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
@@ -369,7 +369,8 @@ class _ObjectPlan:
         place = PodPlace(plan.index, plan.part, replica, rank0, is_shared, subdomain)
         pod = pod_template(role, place, self.opts, self.app_id, self.session, self.secret)
         mounted = (mount["mountPath"] for mount in pod["spec"]["containers"][0].get("volumeMounts", ()))
-        if lost := lost_results(specification(role.metadata), mounted):
+        lost = lost_results(specification(role.metadata), mounted)
+        if lost and CALL_KEY not in role.metadata:  # what a function returns comes with the log
             text = (
                 f"role {role.name!r}: a pod keeps no files, so what the script writes to {lost} is lost when"
             )

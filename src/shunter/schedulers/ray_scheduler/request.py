@@ -26,7 +26,7 @@ from shunter.schedulers.supervision import check_supervision
 from shunter.schedulers.supervisor.outbox import SECRET_VARIABLE
 from shunter.specs.app import NO_IMAGE, AppDef, Role
 from shunter.specs.retries import parse_retries
-from shunter.specs.training import grace_variables, output_of, specification
+from shunter.specs.training import CALL_KEY, grace_variables, output_of, specification
 from shunter.system.identity import user_name
 
 #: Keys of our metadata.
@@ -203,7 +203,8 @@ def warnings_for(app: AppDef, opts: RayOpts) -> list[str]:
                 f"role {role.name!r}: ray ignores the image {role.image}; the nodes' own environment is used"
             )
         trained = specification(role.metadata)
-        if trained and not (trained.get("output") or {}).get("uri") and not opts.job_dir:
+        is_call = CALL_KEY in role.metadata  # what a function returns comes with the log
+        if trained and not is_call and not (trained.get("output") or {}).get("uri") and not opts.job_dir:
             warnings.append(
                 f"role {role.name!r}: its results stay on the node that it runs on, but for 1 MiB that comes "
                 "with its log (shunter fetch); send them to storage "
