@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import shunter
+from shunter._toolkit import sealed_pickle
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError, InvalidRunConfigException
 from shunter.functions.call_results import RemoteTraceback
@@ -212,3 +214,64 @@ def read_soon(path: Path) -> str:
     while not path.exists():
         assert pauses.pause()
     return path.read_text()
+
+
+def result_path(future: shunter.JobFuture) -> Path:
+    assert future.job is not None
+    folder = Path(os.environ["SHUNTER_HOME"], "state", "jobs", future.job.id)
+    (path,) = folder.glob("ml/*/output/data/returned-0.pickle")
+    return path
+
+
+class Bomb:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (os.mkdir, (str(self.mark),))
+
+
+def test_nothing_is_unpickled_that_the_job_has_not_sealed(executor, tmp_path):
+    """Others may write to the folders of results; unpickling what they wrote would run their code."""
+    first, second = executor.submit(work.double, 1), executor.submit(work.double, 2)
+    assert (first.result(60), second.result(60)) == (2, 4)
+    good = result_path(first).read_bytes()
+    bomb = pickle.dumps(Bomb(tmp_path / "mark"))
+    header = {"kind": "value", "python": "", "type": "x", "text": ""}
+    forged = [
+        bomb,
+        good[:82] + bomb,
+        good[:-3] + b"x" + good[-2:],
+        result_path(second).read_bytes(),
+        sealed_pickle.seal(header, bomb, b"0" * 32, "result 0 0"),
+    ]
+    for data in forged:
+        result_path(first).write_bytes(data)
+        with pytest.raises(shunter.ResultError, match="does not have this job's key"):
+            first.job.result(60)
+    assert not (tmp_path / "mark").exists()
+    result_path(first).write_bytes(good)
+    assert first.job.result(60) == 2
+
+
+def test_a_call_that_others_wrote_is_not_made(executor, tmp_path):
+    future = executor.submit(work.wait_for, str(tmp_path / "gate"), "x" * (1 << 20))
+    digest = shunter.get_runner().history.rows()[0].app["roles"][0]["metadata"]["call"]["digest"]
+    (tmp_path / "gate").touch()
+    assert future.result(60) == "it came"
+    (path,) = Path(os.environ["SHUNTER_HOME"], "state", "calls").glob(f"{digest[:32]}/*")
+    path.write_bytes(pickle.dumps(Bomb(tmp_path / "mark")) + b" " * (2 << 20))
+    again = shunter.get_runner().rerun(future.job.handle)
+    with pytest.raises(shunter.JobFailedError, match="does not have this job's key"):
+        shunter.job(again).result(60)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_repeated_job_makes_its_call_again_and_the_history_has_no_key(executor):
+    future = executor.submit(work.double, "ab")
+    assert future.result(60) == "abab"
+    again = shunter.get_runner().rerun(future.job.handle)
+    assert shunter.job(again).result(60) == "abab"
+    state = Path(os.environ["SHUNTER_HOME"], "state")
+    database = b"".join(path.read_bytes() for path in state.glob("history*"))
+    assert b"SHUNTER_CALL_KEY" not in database

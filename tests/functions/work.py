@@ -55,7 +55,7 @@ def return_generator() -> Any:
     return (n for n in range(3))
 
 
-def wait_for(path: str) -> str:
+def wait_for(path: str, ballast: str = "") -> str:
     while not Path(path).exists():
         time.sleep(0.02)
     return "it came"

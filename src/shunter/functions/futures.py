@@ -187,7 +187,13 @@ class Watcher:
             statuses = runner.statuses([job.results.handle for job in jobs])
         except Exception as error:  # without this thread, nobody would complete the futures
             return sum(job.fail(error) for job in jobs) if not isinstance(error, ShunterError) else 0
-        return sum(job.look(runner, statuses[job.results.handle]) for job in jobs)
+        count = 0
+        for job in jobs:
+            try:
+                count += job.look(runner, statuses[job.results.handle])
+            except Exception as error:  # likewise
+                count += job.fail(error)
+        return count
 
     def _new_pause(self, runner: Runner) -> Backoff:
         """Return the delays between looks: short ones while all jobs are of this machine."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import reprlib
+import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ import cloudpickle
 
 from shunter._toolkit import sealed_pickle
 from shunter.errors import ConfigError
+from shunter.paths import make_private_dir, state_dir, state_error
+from shunter.runner.calls import FOLDER
 
 _LONGEST_VALUE = 40
 _short = reprlib.Repr()
@@ -105,12 +108,15 @@ def pack(calls: Sequence[Call], key: bytes) -> PackedCalls:
         places.append((end, end + len(pickled)))
         end += len(pickled)
     has_code = any(b"cloudpickle" in pickled for pickled in pickles)
-    libraries = {"cloudpickle": os.path.dirname(cloudpickle.__file__)} if has_code else {}
-    header = {
-        "python": sealed_pickle.python_version(),
-        "places": places,
-        "path": [*_own_folders(), ".shunter/lib"],
-    }
+    path = [*_own_folders(), f"{FOLDER}/lib"]
+    libraries = {}
+    if has_code:
+        library = _own_cloudpickle()
+        libraries["cloudpickle"] = library
+        path.append(os.path.dirname(library))
+    # pickled code is read by the same version of Python only; names and data by any
+    python = sealed_pickle.python_version() if has_code else ""
+    header = {"python": python, "places": places, "path": path}
     return PackedCalls(sealed_pickle.seal(header, b"".join(pickles), key, "calls"), libraries)
 
 
@@ -123,6 +129,28 @@ def _pickled(call: Call) -> bytes:
             hint="Give it plain data, or what it needs to open files, connections and locks itself.",
         ) from error
     return data
+
+
+def _own_cloudpickle() -> str:
+    """Return a folder that holds cloudpickle and nothing else, for jobs whose Python lacks it.
+
+    Raises:
+        StateStoreError: it cannot be made.
+    """
+    folder = os.path.join(state_dir(), "libraries", f"cloudpickle-{cloudpickle.__version__}", "cloudpickle")
+    if os.path.isdir(folder):
+        return folder
+    partial = f"{folder}.{os.getpid()}.new"
+    try:
+        make_private_dir(os.path.dirname(folder))
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(os.path.dirname(cloudpickle.__file__), partial, ignore=ignored)
+        os.rename(partial, folder)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if not os.path.isdir(folder):  # another process was quicker
+            raise state_error("keep cloudpickle in", folder, error) from error
+    return folder
 
 
 def _own_folders() -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shunter.errors import ResultError, UnknownAppException
 from shunter.functions.call_results import CallResults
 from shunter.runner import Runner, get_runner
+from shunter.runner.fetched_results import Fetched
 from shunter.runner.jobsearch import recorded
 from shunter.schedulers.api import LogQuery
 from shunter.schedulers.lines import iter_lines
@@ -98,14 +99,17 @@ class Job:
             follow: go on until the job has ended.
         """
         with get_runner() as runner:
-            replicas = [
-                (name, k)
-                for name, k in runner.replicas(self.handle)
-                if role in (None, name) and replica in (None, k)
-            ]
+            replicas = self._replicas(runner, role, replica)
             for block in runner.log_blocks(self.handle, replicas, LogQuery(should_tail=follow)):
                 for line in iter_lines(block.data):
                     yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+    def _replicas(self, runner: Runner, role: str | None, replica: int | None) -> list[tuple[str, int]]:
+        return [
+            (name, k)
+            for name, k in runner.replicas(self.handle)
+            if role in (None, name) and replica in (None, k)
+        ]
 
     def why(self) -> Explanation:
         """Return why the job failed or waits, as ``shunter why`` finds it."""
@@ -121,6 +125,24 @@ class Job:
         """Remove what the scheduler keeps of the job, which has ended."""
         with get_runner() as runner:
             runner.delete(self.handle)
+
+    def fetch(
+        self, to: str, patterns: Sequence[str] = (), *, role: str | None = None, replica: int | None = None
+    ) -> Fetched:
+        """Bring files that the job left, or has written so far, to a directory of this machine.
+
+        Args:
+            to: the directory. Several replicas go to ``ROLE/K`` below it.
+            patterns: which files, such as ``model/*``; all by default.
+            role: only of this role.
+            replica: only of this index.
+
+        Raises:
+            ConfigError: there are no such files, or one here differs. The others have been fetched.
+            BackendError: a file could not be read. The others have been fetched.
+        """
+        with get_runner() as runner:
+            return runner.fetch(self.handle, to, patterns, replicas=self._replicas(runner, role, replica))
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the job and return what its function returned; of several calls, a list.

@@ -122,6 +122,13 @@ JOB_WORDS: dict[str, JobWord] = {
         ),
         JobWord("processes", "processes on each node, with a distribution", int, "nproc", ("nproc",)),
         JobWord("mpi_options", "more options of mpirun", str, "mpi_options", metavar="TEXT"),
+        JobWord(
+            "environment",
+            "packages that it runs with: a requirements.txt, a project with a uv.lock, or none",
+            str,
+            "environment",
+            metavar="PATH",
+        ),
         JobWord("env", "environment variables", dict[str, str], "env", metavar="NAME=VALUE"),
         JobWord("retries", "number of restarts after a failure", int, "max_retries", ("max_retries",)),
         JobWord(

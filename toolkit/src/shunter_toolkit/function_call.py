@@ -194,7 +194,7 @@ class CallingProcess:
             delayed = checkpoint(*args, **kwargs)
             if delayed is not None:
                 body = _dumps((delayed.function, delayed.args, delayed.kwargs))
-                header = {"python": sealed_pickle.python_version()}
+                header = {"python": sealed_pickle.python_version() if b"cloudpickle" in body else ""}
                 _write_whole(path, sealed_pickle.seal(header, body, self._key, f"next {self._number}"))
             sys.stdout.flush()
             sys.stderr.flush()
@@ -215,7 +215,7 @@ def _loaded(header: Mapping[str, Any], pickled: bytes) -> Call:
         CallError: this Python cannot read it.
     """
     here = sealed_pickle.python_version()
-    if header["python"] != here:
+    if header["python"] not in ("", here):
         raise CallError(
             f"the function was submitted by Python {header['python']}, and this job runs Python {here}, "
             f"which cannot read its pickle. Use an image or environment with Python {header['python']}."
