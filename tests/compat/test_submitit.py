@@ -94,8 +94,21 @@ def test_arrays_and_jobs_of_yesterday(executor):
             _ = first.job_id
         with pytest.raises(RuntimeError, match="cannot change inside"):
             executor.update_parameters(mem_gb=1)
+        with pytest.raises(AttributeError, match="when the batch ends"):
+            first.result()
     assert [first.result(), second.result()] == [first.job_id, second.job_id]
     assert first.job_id.rpartition("_")[::2] == (second.job_id.rpartition("_")[0], "0")
+
+
+def test_calls_with_several_tasks_are_jobs_of_their_own(executor):
+    executor.update_parameters(tasks_per_node=2)
+    jobs = executor.map_array(add, [1, 2], [10, 20])
+    assert all(job.state in ("PENDING", "RUNNING", "COMPLETED") for job in jobs)
+    assert [job.results() for job in jobs] == [[11, 11], [22, 22]]
+    assert jobs[0].job_id != jobs[1].job_id
+    assert [job.task(1).stdout() for job in jobs] == ["1 + 10\n", "2 + 20\n"]
+    with pytest.raises(AssertionError, match="several tasks"):
+        jobs[0].result()
 
 
 def test_errors(executor, tmp_path):
@@ -127,6 +140,20 @@ def test_a_callable_goes_on_after_its_time_limit(tmp_path):
     executor = submitit.AutoExecutor(folder=tmp_path, cluster="local")
     executor.update_parameters(timeout_min=3 / 60)
     assert executor.submit(Slow(), str(tmp_path / "never")).result() == "continued"
+
+
+def test_a_sequence_is_continued_where_it_was(executor, monkeypatch):
+    sequence = submitit.helpers.FunctionSequence(verbose=True)
+    sequence.add(add, 1, 2)
+    sequence.delayed_functions[0].result()
+    sequence.add(add, 3, 4)
+    job = executor.submit(sequence)
+    assert job.result() == [3, 7]
+    assert job.stdout() == "Starting from 1/2\n3 + 4\n"
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    with submitit.helpers.clean_env():
+        assert "SLURM_JOB_ID" not in os.environ
+    assert os.environ["SLURM_JOB_ID"] == "12"
 
 
 def test_jobs_get_the_code_of_the_moment(executor, tmp_path, monkeypatch):

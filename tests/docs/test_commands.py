@@ -33,7 +33,7 @@ FIXTURES = {
     ("-s kubernetes",): "kubernetes",
     ("-s lsf",): "lsf",
     ("-s sge",): "sge",
-    ("-s slurm",): "slurm",
+    ("-s slurm", 'cluster="slurm"'): "slurm",
     ("-s ray",): "ray",
 }
 IMAGE = "python:3.12"

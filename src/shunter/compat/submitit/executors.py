@@ -19,7 +19,6 @@ from shunter.compat.submitit.jobs import DebugJob, Job, LocalJob, SlurmJob
 from shunter.compat.submitit.parameters import OF_EXECUTOR, OWN, SHARED, checked, words_of
 from shunter.errors import ShunterError
 from shunter.functions.executor import Executor
-from shunter.functions.futures import JobFuture
 from shunter.functions.packing import Call
 
 _SCHEDULERS = {"slurm": "slurm", "local": "local_cwd"}
@@ -32,8 +31,8 @@ class AutoExecutor:
         folder: where jobs put links to their logs; ``%j`` stands for a job's id.
         cluster: ``slurm``, ``local`` or ``debug``; by default Slurm where there is one, else this machine.
         parameters: ``CLUSTER_max_num_timeout``, how often a call that says how to go on (``checkpoint``)
-            is continued after its time limit, 3 times by default; ``CLUSTER_python``, which Python runs the jobs;
-            ``CLUSTER_max_pickle_size_gb``, without effect.
+            is continued after its time limit, 3 times by default; ``CLUSTER_python``, which Python runs the
+            jobs; ``CLUSTER_max_pickle_size_gb``, without effect.
 
     Raises:
         ValueError: there is no such cluster.
@@ -85,7 +84,7 @@ class AutoExecutor:
             return DebugJob(self.folder, call)
         job_class: type[Job] = SlurmJob if self.cluster == "slurm" else LocalJob
         is_merged = self.parameters.get("stderr_to_stdout", False)
-        job = job_class.of_future(self.folder, JobFuture(), merges_streams=is_merged)
+        job = job_class.of_future(self.folder, None, merges_streams=is_merged)
         if self._batch is not None:
             self._batch.append((job, call))
         else:
@@ -139,7 +138,7 @@ class AutoExecutor:
             executor = self._executor(1 + self._most_timeouts if goes_on else 1)
             with executor.batch():
                 for job, call in jobs:
-                    job._future = executor.submit(submitted(call.function), *call.args, **call.kwargs)
+                    job.set_future(executor.submit(submitted(call.function), *call.args, **call.kwargs))
         except ShunterError as error:
             raise FailedSubmissionError(f"{error.message}. {error.hint or ''}".strip()) from error
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import contextvars
 import os
 import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,34 @@ class Checkpointable:
     def checkpoint(self, *args: Any, **kwargs: Any) -> DelayedSubmission:
         """Return what is to be called after the restart."""
         return DelayedSubmission(self, *args, **kwargs)  # type: ignore[arg-type]
+
+
+class FunctionSequence(Checkpointable):
+    """Calls functions one after another; those that have ended are not repeated after a restart.
+
+    Args:
+        verbose: whether to print with which it begins.
+    """
+
+    def __init__(self, verbose: bool = False) -> None:
+        self.verbose = verbose
+        self.delayed_functions: list[DelayedSubmission] = []
+
+    def add(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Add a call."""
+        self.delayed_functions.append(DelayedSubmission(func, *args, **kwargs))
+
+    def __len__(self) -> int:
+        return len(self.delayed_functions)
+
+    def __iter__(self) -> Iterator[DelayedSubmission]:
+        return iter(self.delayed_functions)
+
+    def __call__(self) -> list[Any]:
+        """Make the calls that were not made; return the values of all."""
+        if self.verbose:
+            sys.stdout.write(f"Starting from {sum(call.done() for call in self)}/{len(self)}\n")
+        return [call.result() for call in self]
 
 
 class CommandFunction:
@@ -182,3 +211,23 @@ def as_completed(
         waiting.setdefault(job._future, []).append(job)
     for future in concurrent.futures.as_completed(waiting, timeout):
         yield from waiting[future]
+
+
+@contextlib.contextmanager
+def clean_env(extra_names: Iterable[str] = ()) -> Iterator[None]:
+    """Take the variables of this process's job away, so that it can submit other jobs; set them back.
+
+    Args:
+        extra_names: other variables to take away.
+    """
+    names = {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+    prefixes = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")
+    removed = {
+        name: os.environ.pop(name)
+        for name in list(os.environ)
+        if name in names or name in extra_names or (name.startswith(prefixes) and name != "SLURM_CONF")
+    }
+    try:
+        yield
+    finally:
+        os.environ.update(removed)

@@ -51,27 +51,37 @@ class Job:
         name, _, index = job_id.rpartition("_")
         self._prepare(folder, futures(name or job_id)[int(index) if name else 0], tasks[0])
 
-    def _prepare(self, folder: Path | str, future: JobFuture, task: int = 0) -> None:
+    def _prepare(self, folder: Path | str, future: JobFuture | None, task: int = 0) -> None:
         self._folder = folder
-        self._future = future
+        self._submitted = future
         self.task_id = task
         self._is_one_task = False
         self._merges_streams = False
         self._canceller: Any = None
 
     @classmethod
-    def of_future(cls, folder: Path | str, future: JobFuture, *, merges_streams: bool = False) -> Job:
-        """Return the job of a call that was submitted, or will be at the end of a batch."""
+    def of_future(cls, folder: Path | str, future: JobFuture | None, *, merges_streams: bool = False) -> Job:
+        """Return the job of a call; ``future`` is None until `set_future` gives it."""
         job = cls.__new__(cls)
         job._prepare(folder, future)
         job._merges_streams = merges_streams
         return job
 
+    def set_future(self, future: JobFuture) -> None:
+        """Note what the call was submitted as."""
+        self._submitted = future
+
+    @property
+    def _future(self) -> JobFuture:
+        if self._submitted is None:
+            raise AttributeError("the job is submitted when the batch ends, so it cannot be used before")
+        return self._submitted
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._folder, self.job_id, (self.task_id,))
 
     def __repr__(self) -> str:
-        job_id = self.job_id if self._future.job is not None else "not submitted"
+        job_id = getattr(self, "job_id", "not submitted")
         return f"{type(self).__name__}<job_id={job_id}, task_id={self.task_id}>"
 
     # ---- what it is
@@ -79,7 +89,7 @@ class Job:
     @property
     def _handle(self) -> str:
         if self._future.job is None:
-            raise AttributeError("the job is submitted when the batch ends, and has no id before")
+            raise AttributeError("the job has no id before others of its batch have ended")
         return self._future.job.handle
 
     @functools.cached_property
@@ -107,6 +117,8 @@ class Job:
     @property
     def state(self) -> str:
         """Its state now, in Slurm's words: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, UNKNOWN."""
+        if self._future.job is None:
+            return "PENDING"
         with get_runner() as runner:
             status = runner.status(self._handle)
             if status is None:
@@ -211,6 +223,8 @@ class Job:
         return None if self._merges_streams else self._log(Stream.STDERR)
 
     def _log(self, stream: Stream) -> str | None:
+        if self._future.job is None:
+            return None
         with get_runner() as runner:
             replicas = runner.replicas(self._handle)
             if self._results.count > 1:
@@ -270,7 +284,7 @@ class DebugJob(Job):
         if self._call is not None and not self._future.cancelled():
             call, self._call = self._call, None
             with environment_variables(**{DEBUG_ID: self._id}):
-                self._future = called_here(call)
+                self.set_future(called_here(call))
 
     def exception(self) -> Exception | None:
         """Make the call, and return what it raised, as it is."""
