@@ -66,7 +66,7 @@ def test_commands_of_plugins_add_and_never_hide(cli: Cli) -> None:
     assert cli("greet", "you").out == "hello you\n"
     assert "greet" in cli("--help").out
     assert cli("old", code=1).err == "no thanks\n"
-    assert "Did you mean greet?" in cli("gret", code=2).err
+    assert "Did you mean greet?" in cli("gree", code=2).err
     assert cli("status", code=5).err.startswith("error: there is no latest job")
 
 

@@ -17,7 +17,7 @@ def test_its_example_runs(workplace: Path) -> None:
     (workplace / "jobs.py").write_text(re.findall(r"```python\n(# jobs\.py.*?)```", DOC, re.DOTALL)[0])
     (workplace / "train.py").touch()
     commands = [
-        shlex.split(line) for line in re.findall(r"shunter run ([^`\n]+)", DOC) if "--help" not in line
+        shlex.split(line) for line in re.findall(r"shunter run ([^-`\n][^`\n]+)", DOC) if "--help" not in line
     ]
     assert len(commands) >= 5
     for name, *args in commands:

@@ -71,3 +71,12 @@ def memory_directory() -> str:
 def is_pipe_path(path: str) -> bool:
     """Tell whether a path names an open descriptor, as a shell's ``<(...)`` does."""
     return path.startswith(("/dev/", "/proc/"))
+
+
+def opened_path(descriptor: int) -> str:
+    """Return the path of the file behind one of this process's descriptors, where the system tells it.
+
+    Raises:
+        OSError: it does not.
+    """
+    return os.readlink(f"/proc/self/fd/{descriptor}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import cloudpickle
 from shunter._toolkit.current import DelayedSubmission as _DelayedSubmission
 from shunter.compat.submitit import names
 from shunter.compat.submitit.environment import JobEnvironment
+from shunter.system.files import opened_path
 
 
 class DelayedSubmission(_DelayedSubmission):
@@ -97,7 +97,7 @@ def link_logs() -> None:
     with contextlib.suppress(OSError):
         paths.folder.mkdir(parents=True, exist_ok=True)
         for descriptor, link in ((1, paths.stdout), (2, paths.stderr)):
-            file = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            file = Path(opened_path(descriptor))
             if file.is_file():
                 link.unlink(missing_ok=True)
                 link.symlink_to(file)
