@@ -73,7 +73,8 @@ def test_without_a_result_the_error_says_why(executor, function, arguments, mess
 
 def test_map_is_one_job_whose_results_come_in_order(executor):
     with shunter.Executor("local_cwd", max_running=2) as limited:
-        assert list(limited.map(work.double, range(5))) == [0, 2, 4, 6, 8]
+        results = list(limited.map(work.double_here, range(5)))
+    assert results == [(2 * x, os.getcwd()) for x in range(5)]  # in the same directory, as without an array
     jobs = shunter.get_runner().history.rows()
     assert [len(job.app["roles"]) for job in jobs] == [1]
     assert jobs[0].app["roles"][0]["num_replicas"] == 5

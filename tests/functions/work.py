@@ -29,6 +29,10 @@ def double(x: Any, *, say: str = "") -> Any:
     return 2 * x
 
 
+def double_here(x: int) -> tuple[int, str]:
+    return 2 * x, os.getcwd()
+
+
 def fail(x: int) -> None:
     raise Unlucky(x)
 

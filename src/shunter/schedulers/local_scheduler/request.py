@@ -32,7 +32,7 @@ from shunter.specs.app import NO_IMAGE, AppDef, RetryPolicy, Role, macros
 from shunter.specs.resources import Resource
 from shunter.specs.retries import OOM, parse_retries, without_effect
 from shunter.specs.sweep_points import own_command
-from shunter.specs.training import SWEEP_KEY, grace_variables, script_of, specification
+from shunter.specs.training import CALL_KEY, SWEEP_KEY, grace_variables, script_of, specification
 from shunter.system.processes import JOB_VARIABLE, find_program, fitting, usable_cpus
 from shunter.workspace.directory_shipment import program_problem
 from shunter.workspace.manifest import Manifest
@@ -186,8 +186,11 @@ def without_enclosing_job(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _own_directories(app: AppDef, app_id: str, cwd: str, *, is_shipped: bool) -> dict[str, Any] | None:
-    """Return how each point of a sweep gets a working directory of its own; None for other jobs."""
-    if not any(SWEEP_KEY in role.metadata for role in app.roles):
+    """Return how each point of a sweep gets a working directory of its own; None for other jobs.
+
+    Calls of functions return their values, and share the directory as calls in one process do.
+    """
+    if not any(SWEEP_KEY in role.metadata and CALL_KEY not in role.metadata for role in app.roles):
         return None
     beside = "" if is_shipped else cwd
     return {"template": view_dir(app_id), "beside": beside, "names": names_of(beside)}
