@@ -41,7 +41,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 Options = dict[str, Any]
 
 
-@pytest.fixture(params=["local_docker", "slurm", "sge", "ray", "sagemaker_local"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ray", "sagemaker_local")]
+
+
+@pytest.fixture(params=["local_docker", "slurm", "sge", *SLOW])
 def place(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
