@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from shunter._toolkit.environment_store import Description
+from shunter._toolkit.environment_description import Description
 from shunter.backoff import polling
 from shunter.errors import BackendError, ConfigError, ShunterError, UnreachableError
 from shunter.progress import Progress, Silent

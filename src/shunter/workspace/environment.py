@@ -17,8 +17,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shunter._toolkit import environment_store
-from shunter._toolkit.environment_store import PACKAGES, PROJECT, REQUIREMENTS, SCRIPT, Description
+from shunter._toolkit import environment_build, environment_description, environment_store
+from shunter._toolkit.environment_description import PACKAGES, PROJECT, REQUIREMENTS, SCRIPT, Description
 from shunter.errors import BackendError, ConfigError, ShunterError
 from shunter.paths import state_dir
 from shunter.progress import Progress
@@ -199,7 +199,7 @@ def add_variable(role: Role, place: Mapping[str, str]) -> None:
         )
     for key, value in place.items():
         setattr(description, key, value.replace("*", description.digest))
-    role.env.setdefault(environment_store.VARIABLE, json.dumps(description.json()))
+    role.env.setdefault(environment_description.VARIABLE, json.dumps(description.json()))
 
 
 # ---- building before the job
@@ -310,12 +310,12 @@ def planned(description: Description, store: str, version: str = "") -> dict[str
         store: the folder of environments.
         version: of the job's Python; by default of the one on PATH.
     """
-    version = version or environment_store.version_of(shutil.which("python") or sys.executable)
+    version = version or environment_build.version_of(shutil.which("python") or sys.executable)
     pointer = os.path.join(store, f"{description.name(version)}.json")
     folder = environment_store.published(pointer)
     facts = summary(description)
     if not folder:
-        tool = "uv" if environment_store.find_uv() else "venv and pip"
+        tool = "uv" if environment_build.find_uv() else "venv and pip"
         return {**facts, "built": False, "place": f"will be built with {tool} in {store}"}
     try:
         size = int(json.loads(_read(pointer)).get("size", 0))

@@ -21,114 +21,25 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from . import install, kernel, log, resources
+from . import kernel, log, resources
+from .environment_build import Builder, put, python_in, source_path, version_of
+from .environment_description import VARIABLE, Description
 from .errors import ConfigError, InstallError
-from .input_config import parse_object
 from .script_command import NO_INSTALLER
 
-#: The variable that carries an environment's description, as JSON.
-VARIABLE = "SHUNTER_ENVIRONMENT"
 #: The variable that names the folder of environments where the job's scheduler does not.
 STORE_VARIABLE = "SHUNTER_ENVIRONMENTS"
-PACKAGES, REQUIREMENTS, SCRIPT, PROJECT = "packages", "requirements", "script", "project"
-#: The kinds whose locks only uv can read.
-OF_UV = (SCRIPT, PROJECT)
-#: The variable of uv that chooses the accelerator for which packages are installed.
-ACCELERATOR = "UV_TORCH_BACKEND"
-
-_TOUCH_SECONDS = 5.0
 #: A builder on another host counts as dead after so long without a sign of life.
 _SILENT_SECONDS = 90.0
 _LONGEST_PAUSE = 2.0
 #: What was used more recently is kept, whatever age is asked for: a job may be about to use it.
 SPARED_SECONDS = 86400.0
-_SHOWN_LINES = 12
-#: Variables of the surrounding environment that would lead uv and pip to another one.
-_OF_OTHERS = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_PROJECT_ENVIRONMENT")
-_SATISFIES = (
-    "import sys; from pip._vendor.packaging.specifiers import SpecifierSet; "
-    "sys.exit(not SpecifierSet(sys.argv[1]).contains(sys.version.split()[0], prereleases=True))"
-)
-
-
-@dataclass
-class Description:
-    """What an environment consists of, before it is built.
-
-    Args:
-        kind: ``packages`` (a list), ``requirements`` (files for pip), ``script`` (a header with a lock or
-            uv's settings) or ``project`` (``pyproject.toml`` and ``uv.lock``).
-        source: what it was read from, for messages: ``requirements.txt``, ``the header of train.py``.
-        packages: requirements as pip and uv read them.
-        requires_python: the versions of Python that it needs, such as ``>=3.11``; "" for the job's own.
-        files: the files it is made from, by path relative to the code, each with its SHA-256. The first one
-            is the requirements file, or the lock.
-        header: the header of a script, as comments.
-        uv: uv's settings in that header.
-        store: the folder that holds it; "" for the default one of the machine that builds it.
-        pointer: the path of its ``NAME.json`` if it was built before the job started.
-    """
-
-    kind: str
-    source: str
-    packages: list[str] = field(default_factory=list)
-    requires_python: str = ""
-    files: dict[str, str] = field(default_factory=dict)
-    header: str = ""
-    uv: dict[str, Any] = field(default_factory=dict)
-    store: str = ""
-    pointer: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Description:
-        """Read a description from JSON.
-
-        Raises:
-            ConfigError: it is not one.
-        """
-        document = parse_object(text, f"Cannot read the environment in {VARIABLE}")
-        try:
-            return cls(**document)
-        except TypeError as error:
-            raise ConfigError(f"Cannot read the environment in {VARIABLE}: {error}") from None
-
-    def json(self) -> dict[str, Any]:
-        """Return it as JSON values, without what is empty."""
-        return {name: value for name, value in vars(self).items() if value}
-
-    @property
-    def digest(self) -> str:
-        """The digest of what is to be installed, wherever that is."""
-        parts = [self.kind, sorted(self.packages), self.requires_python, sorted(self.files.items()), self.uv]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-    def name(self, python: str) -> str:
-        """Return its fingerprint on this machine.
-
-        Args:
-            python: the version of the Python that it is made for, such as ``3.11.7``. It does not count if
-                the description says itself which Python it needs.
-        """
-        minor = ".".join(python.split(".")[:2])
-        by_uv = self.kind in OF_UV or self.requires_python
-        accelerator = os.environ.get(ACCELERATOR, "")
-        parts = [self.digest, "" if by_uv else minor, sys.platform, os.uname().machine, _libc(), accelerator]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def _libc() -> str:
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (ValueError, OSError):
-        return ""
 
 
 def default_store() -> str:
@@ -162,11 +73,6 @@ def published(pointer: str) -> str:
     return folder if os.access(python_in(folder), os.X_OK) else ""
 
 
-def python_in(folder: str) -> str:
-    """Return the path of an environment's Python."""
-    return os.path.join(folder, "venv", "bin", "python")
-
-
 def activate(text: str, code: str, variables: dict[str, str]) -> None:
     """Let scripts run in an environment, which is built unless it is there.
 
@@ -195,21 +101,6 @@ def activate(text: str, code: str, variables: dict[str, str]) -> None:
     variables["PATH"] = f"{binaries}{os.pathsep}{variables.get('PATH', os.defpath)}"
     for name in (VARIABLE, "PYTHONHOME"):
         variables.pop(name, None)
-
-
-def version_of(python: str) -> str:
-    """Return the version of a Python, such as ``3.11.7``.
-
-    Raises:
-        InstallError: it does not run.
-    """
-    if os.path.realpath(python) == os.path.realpath(sys.executable):
-        return "{}.{}.{}".format(*sys.version_info[:3])
-    command = [python, "-I", "-S", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]
-    try:
-        return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode().strip()
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise InstallError(command, message=f"Cannot ask {python} for its version: {error}") from None
 
 
 def _read_verified(description: Description, code: str, name: str) -> bytes:
@@ -294,8 +185,8 @@ def _build(
     try:
         os.mkdir(folder, 0o700)
         for name, content in contents.items():
-            _put(_place(folder, name), content)
-        Builder(description, folder, python, cwd, lease).build()
+            put(source_path(folder, name), content)
+        Builder(description, folder, python, cwd, lease.touch).build()
         record = {
             "folder": os.path.basename(folder),
             "source": description.source,
@@ -310,156 +201,6 @@ def _build(
         shutil.rmtree(folder, ignore_errors=True)  # another one was quicker
     log.info(f"Built the environment of {description.source} in {time.monotonic() - started:.1f} s")
     return there
-
-
-def _place(folder: str, name: str) -> str:
-    """Return where a file of a description is put for the installer."""
-    path = os.path.normpath(os.path.join(folder, "source", name))
-    if not path.startswith(os.path.join(folder, "source", "")):
-        raise ConfigError(f"Cannot build an environment from {name!r}: it lies outside of the code.")
-    return path
-
-
-def _put(path: str, content: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(content)
-
-
-class Builder:
-    """Builds one environment, with uv or else with venv and pip."""
-
-    def __init__(
-        self, description: Description, folder: str, python: str, cwd: str, lease: Lease | None = None
-    ) -> None:
-        self.description = description
-        self.folder = folder
-        self.python = python
-        self.cwd = cwd
-        self.lease = lease
-        self.what = f"the environment of {description.source}"
-        outer = {name: value for name, value in os.environ.items() if name not in _OF_OTHERS}
-        self.env = {**outer, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        self.env.update(install.index_of_repository(self.env))
-        self.uv = "" if self.env.get("SHUNTER_INSTALLER") == "pip" else find_uv()
-
-    def build(self) -> None:
-        """Build it.
-
-        Raises:
-            InstallError: it cannot be built; the message has the installer's last lines.
-        """
-        log.info(f"Building {self.what} with {'uv' if self.uv else 'pip'}")
-        if self.uv:
-            self._with_uv()
-        else:
-            self._with_pip()
-
-    def _with_uv(self) -> None:
-        description, venv = self.description, os.path.join(self.folder, "venv")
-        if description.kind == PROJECT:
-            self.env["UV_PROJECT_ENVIRONMENT"] = venv
-            project = os.path.dirname(_place(self.folder, next(iter(description.files))))
-            # the project itself travels as code
-            only = ["--frozen", "--no-dev", "--no-install-workspace"]
-            self._run([self.uv, "sync", "--quiet", "--project", project, *only])
-            return
-        needed = description.requires_python or self.python
-        self._run([self.uv, "venv", "--quiet", "--no-project", "--python", needed, venv])
-        if description.kind == SCRIPT:
-            lock = next(iter(description.files), "")
-            script = _place(self.folder, lock[: -len(".lock")] if lock else "script.py")
-            _put(script, description.header.encode())
-            self.env["VIRTUAL_ENV"] = venv
-            frozen = ["--frozen"] if lock else []
-            self._run([self.uv, "sync", "--quiet", "--active", *frozen, "--script", script])
-        elif self._arguments():
-            python = python_in(self.folder)
-            self._run([self.uv, "pip", "install", "--quiet", "--python", python, *self._arguments()])
-
-    def _with_pip(self) -> None:
-        if self.description.kind in OF_UV:
-            raise InstallError(
-                ["uv", "sync"],
-                message=f"Cannot build {self.what}: it needs uv, which is not on PATH. "
-                "Install it (python -m pip install uv), or name a requirements.txt instead.",
-            )
-        if subprocess.run([self.python, "-c", "import pip, venv"], stderr=subprocess.DEVNULL).returncode != 0:
-            message = f"Cannot build {self.what}: {self.python} has no pip or no venv, and uv is not on PATH."
-            raise InstallError([self.python], message=f"{message} Install uv, or name an image that has it.")
-        required = self.description.requires_python
-        if required and subprocess.run([self.python, "-c", _SATISFIES, required]).returncode != 0:
-            raise InstallError(
-                [self.python],
-                message=f"Cannot build {self.what}: it needs Python {required}, and {self.python} is "
-                f"{version_of(self.python)}. Install uv, which finds or downloads that Python.",
-            )
-        # the pip that is there installs into it: not every Python can install another pip
-        self._run([self.python, "-m", "venv", "--without-pip", os.path.join(self.folder, "venv")])
-        if self._arguments():
-            pip = [
-                self.python,
-                "-m",
-                "pip",
-                "--python",
-                python_in(self.folder),
-                "install",
-                "--quiet",
-                "--no-input",
-            ]
-            self._run([*pip, *self._arguments()])
-
-    def _arguments(self) -> list[str]:
-        if self.description.kind == REQUIREMENTS:
-            return ["-r", _place(self.folder, next(iter(self.description.files)))]
-        return list(self.description.packages)
-
-    def _run(self, command: Sequence[str]) -> None:
-        with tempfile.TemporaryFile() as output:
-            try:
-                process = subprocess.Popen(
-                    command,
-                    cwd=self.cwd,
-                    env=self.env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                )
-            except OSError as error:
-                message = f"Cannot build {self.what}: {command[0]}: {error.strerror}"
-                raise InstallError(list(command), message=message) from None
-            try:
-                self._await(process)
-            except BaseException:
-                process.kill()
-                process.wait()
-                raise
-            if process.returncode == 0:
-                return
-            output.seek(0)
-            text = output.read().decode("utf-8", "replace").replace(self.folder, "")
-        reason = install.reason(text)
-        reason = reason[len("error: ") :] if reason.startswith("error: ") else reason
-        lines = [line.strip() for line in text.splitlines() if line.strip()][-_SHOWN_LINES:]
-        others = [line for line in lines if line.partition(": ")[2] not in reason or ": " not in line]
-        message = "\n  ".join([f"Cannot build {self.what}: {reason}", *others])
-        raise InstallError(list(command), process.returncode, "\n".join(lines), message=message)
-
-    def _await(self, process: subprocess.Popen[bytes]) -> None:
-        while True:
-            try:
-                process.wait(timeout=_TOUCH_SECONDS)
-            except subprocess.TimeoutExpired:
-                if self.lease is not None:
-                    self.lease.touch()
-            else:
-                return
-
-
-def find_uv() -> str:
-    """Return the path of uv: on PATH, or beside this Python; "" if it is not there."""
-    beside = os.path.join(os.path.dirname(sys.executable), "uv")
-    return shutil.which("uv") or (beside if os.access(beside, os.X_OK) else "")
 
 
 # ---- the lease

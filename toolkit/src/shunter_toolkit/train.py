@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from . import (
     child_process,
     code_download,
-    environment_store,
+    environment_description,
     errors,
     failure,
     framework,
@@ -135,8 +135,10 @@ class Training:
         if env.module_dir != code:
             code_download.fetch_code(env.module_dir, code)
         script_command.check(code, name, anywhere=self.job is not None)
-        description = os.environ.get(environment_store.VARIABLE)
+        description = os.environ.get(environment_description.VARIABLE)
         if description:
+            from . import environment_store
+
             environment_store.activate(description, code, variables)
         elif script_command.needs_install(code, name):
             install.install(code, name, variables)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shunter._toolkit import environment_store
+from shunter._toolkit import environment_description
 from shunter.errors import ConfigError
 from shunter.redaction import Redactor
 from shunter.schedulers.aws_sagemaker_scheduler import training_script
@@ -230,7 +230,7 @@ class Containers:
 
     def _check_environment(self, role: Role) -> None:
         """Refuse a Python environment of the role that would not reach its container."""
-        description = role.env.get(environment_store.VARIABLE, "")
+        description = role.env.get(environment_description.VARIABLE, "")
         if description and not self._opts.toolkit:
             raise ConfigError(
                 f"role {role.name!r}: toolkit=false leaves out the toolkit, which installs its environment",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from shunter._toolkit import environment_store
+from shunter._toolkit import environment_description
 from shunter.errors import ConfigError, WorkspaceChangedError, WorkspaceError
 from shunter.workspace.snapshot import Snapshot
 
@@ -44,7 +44,7 @@ def check_isolated(code: Snapshot, program: str, toolkit: bool, environment: Map
     has_no_index = any(given.get(name, "") not in _NO for name in _OFFLINE)
     if has_no_index or any(given.get(name, "").startswith("file:") for name in _INDEXES):
         return
-    if environment_store.VARIABLE in environment:
+    if environment_description.VARIABLE in environment:
         raise ConfigError(
             "enable_network_isolation: the job's environment would be installed when the container starts, "
             "without network",

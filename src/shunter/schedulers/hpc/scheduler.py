@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from shunter._toolkit.environment_store import Description
+from shunter._toolkit.environment_description import Description
 from shunter.errors import BackendError, ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.paths import existing
 from shunter.progress import Progress

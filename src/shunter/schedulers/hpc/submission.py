@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any
 
-from shunter._toolkit.environment_store import Description
+from shunter._toolkit.environment_description import Description
 from shunter.backoff import polling
 from shunter.errors import BackendError, StateStoreError
 from shunter.progress import Progress

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from shunter._toolkit import environment_store
-from shunter._toolkit.environment_store import Description
+from shunter._toolkit.environment_description import Description
 from shunter.errors import BackendError, ConfigError
 from shunter.progress import Progress
 from shunter.schedulers.api import Check, Dependency, if_reachable
