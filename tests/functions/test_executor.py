@@ -61,7 +61,8 @@ def test_the_functions_exception_is_raised_with_its_remote_traceback(executor):
     ("function", "arguments", "message"),
     [
         (work.die, (), "SIGKILL|killed"),
-        (work.leave, (3,), "exit code 3|with code 3"),
+        (work.leave, (3,), r"sys\.exit\(3\)"),
+        (work.leave, (0,), r"sys\.exit\(0\)"),
         (work.fail_stubbornly, (), "Stubborn: 1 and 2"),
         (work.return_generator, (), "returned a generator, which cannot be pickled"),
     ],
@@ -188,6 +189,12 @@ def test_what_cannot_be_called_is_refused_before_anything_is_submitted(
 def test_options_are_checked_when_the_executor_is_made():
     with pytest.raises(InvalidRunConfigException, match="partion"):
         shunter.Executor("slurm", partion="gpu")
+
+
+def test_an_array_that_is_too_large_is_refused(executor):
+    with pytest.raises(ConfigError, match="at most 5,000"):
+        executor.map(work.double, range(5001))
+    assert len(list(executor.map(work.double, range(5001), chunksize=5001))) == 5001
 
 
 def test_a_shut_executor_takes_no_calls():

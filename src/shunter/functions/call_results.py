@@ -86,17 +86,11 @@ class CallResults:
                 sealed = self._sealed(runner, index, rank)
             except ResultError:
                 continue
-            if sealed.header["kind"] == "exception":
-                raise _exception(sealed)
-            if "unpicklable" in sealed.header:
-                raise _unpicklable(self.handle, sealed)
+            _raise_if_no_value(sealed)
 
     def _value(self, runner: Runner, index: int, rank: int) -> Any:
         sealed = self._sealed(runner, index, rank)
-        if sealed.header["kind"] == "exception":
-            raise _exception(sealed)
-        if "unpicklable" in sealed.header:
-            raise _unpicklable(self.handle, sealed)
+        _raise_if_no_value(sealed)
         return _loaded(self.handle, sealed)
 
     def _sealed(self, runner: Runner, index: int, rank: int) -> sealed_pickle.Sealed:
@@ -121,6 +115,23 @@ class CallResults:
             ) from None
 
 
+def _raise_if_no_value(sealed: sealed_pickle.Sealed) -> None:
+    """Raise what a call raised, or why what it returned cannot be had."""
+    header = sealed.header
+    if header["kind"] == "exception":
+        raise _exception(sealed)
+    if header["kind"] == "exit":
+        raise ResultError(
+            f"the function ended its process by sys.exit({header['text']}), so it returned nothing",
+            hint="Return a value, or raise an exception.",
+        )
+    if "unpicklable" in header:
+        raise ResultError(
+            f"the function returned a {header['type']}, which cannot be pickled: {header['unpicklable']}",
+            hint="Return plain data, or write a file to shunter.current().model_dir; see `shunter fetch`.",
+        )
+
+
 def _exception(sealed: sealed_pickle.Sealed) -> Exception:
     """Return the exception that a function raised."""
     text = sealed.header["text"]
@@ -136,14 +147,6 @@ def _exception(sealed: sealed_pickle.Sealed) -> Exception:
     raised: Exception = error
     raised.__cause__ = RemoteTraceback(text)
     return raised
-
-
-def _unpicklable(handle: str, sealed: sealed_pickle.Sealed) -> ResultError:
-    return ResultError(
-        f"the function returned a {sealed.header['type']}, which cannot be pickled: "
-        f"{sealed.header['unpicklable']}",
-        hint="Return plain data, or write a file to shunter.current().model_dir; `shunter fetch` gets it.",
-    )
 
 
 def _loaded(handle: str, sealed: sealed_pickle.Sealed) -> Any:

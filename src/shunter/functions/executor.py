@@ -30,6 +30,8 @@ from shunter.specs.workspace import Workspace
 from shunter.sweeps.planning import array_options, jobs_at_a_time, separate_results
 
 DEBUG = "debug"
+#: Calls of an array: the commands of all are given to each replica, and Linux limits their length.
+MOST_CALLS = 5000
 
 
 class Executor(concurrent.futures.Executor):
@@ -171,20 +173,26 @@ class Executor(concurrent.futures.Executor):
             if self._batch is not None:
                 raise UsageError("a batch cannot be inside another one")
             self._batch = []
+        calls: list[tuple[Call, JobFuture]] = []
         try:
             yield
+            with self._lock:
+                calls, self._batch = self._batch, None
+                if calls:
+                    self._start(calls)
         except BaseException:
             with self._lock:
-                for _, future in self._batch or ():
+                for _, future in self._batch or calls:
                     future.cancel()
                 self._batch = None
             raise
-        with self._lock:
-            calls, self._batch = self._batch or [], None
-            if calls:
-                self._start(calls)
 
     def _start(self, calls: Sequence[tuple[Call, JobFuture]]) -> None:
+        if len(calls) > MOST_CALLS:
+            raise ConfigError(
+                f"an array of {len(calls):,} calls is too large: it has at most {MOST_CALLS:,}",
+                hint="Let a replica make several calls: map(function, ..., chunksize=10).",
+            )
         backend = self.runner.scheduler(self._submission.scheduler)
         has_limit = self._max_running is None or "max_running" in backend.run_opts()
         is_one_replica = self._parameters.get("num_replicas", 1) == 1 == self._parameters.get("nproc", 1)

@@ -66,6 +66,9 @@ def main(words: Sequence[str]) -> int:
         print(trace, end="", file=sys.stderr)
         process.report("exception", error, trace)
         return 1
+    except SystemExit as error:
+        process.report("exit", None, repr(error.code))
+        raise
     return 0 if process.report("value", value) else 1
 
 
@@ -139,9 +142,9 @@ class CallingProcess:
         """Write the result; False, after a message, if a value cannot be pickled or written.
 
         Args:
-            kind: ``value`` or ``exception``.
+            kind: ``value``, ``exception`` or, after ``sys.exit``, ``exit``.
             value: what was returned or raised.
-            trace: the traceback, if it was raised.
+            trace: the traceback, if it was raised; after ``sys.exit``, its argument.
         """
         header = {
             "kind": kind,
