@@ -19,7 +19,7 @@ def test_its_example_runs(workplace: Path) -> None:
     commands = [
         shlex.split(line) for line in re.findall(r"shunter run ([^-`\n][^`\n]+)", DOC) if "--help" not in line
     ]
-    assert len(commands) >= 5
+    assert len(commands) >= 4
     for name, *args in commands:
         assert isinstance(get_component(name).parse(args), AppDef), name
 
