@@ -42,6 +42,7 @@ from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.follow_up_request import AFTER, QueueWords, command_after
 from shunter.schedulers.hpc.housekeeping import avoided_hosts, leftovers, shared_folder_check
 from shunter.schedulers.hpc.logs import SharedLogs, follow, read, read_part, scripts_output
+from shunter.schedulers.hpc.meeting_ports import set_meeting_ports
 from shunter.schedulers.hpc.observe import describe, state_by_records
 from shunter.schedulers.hpc.options import HpcOpts
 from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
@@ -339,6 +340,8 @@ class HpcScheduler(Scheduler[HpcOpts]):
             raise ConfigError(f"array=True: {self.backend} has no array jobs", hint="Leave it out.")
         follow_up_request.check(self.backend, opts)
         app_id = make_unique(app.name)
+        for role in app.roles:
+            set_meeting_ports(role, app_id)
         plan = JobPlan(app, opts, app_id, None if shipment is None else shipment.manifest)
         request = plan.request(*self.make_script(plan, opts))
         is_followed = opts.notify or opts.retry is not None
