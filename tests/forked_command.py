@@ -23,6 +23,8 @@ from typing import Any, NoReturn
 
 from shunter import cli
 from shunter.cli.command_line import COMMANDS
+from shunter.components import user_code
+from shunter.specs.resource_catalog import named_resources
 
 #: What else the commands import late, in most of their runs.
 LATE = (
@@ -122,3 +124,5 @@ def _forget_what_was_cached() -> None:
             for value in list(vars(module).values()):
                 if isinstance(value, functools._lru_cache_wrapper):
                     value.cache_clear()
+    vars(named_resources).pop("_all", None)  # with the plugins that the tests' own process has
+    user_code._loaded.clear()
