@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import shunter
 from shunter.errors import BackendError, ConfigError
 from shunter.runner import get_runner
 from shunter.specs import AppState
@@ -227,3 +228,17 @@ def test_lists_of_packages_for_calls_from_python(project):
     }
     with pytest.raises(ConfigError, match=r"cannot read no-such-file\.txt"):
         environment.describe("no-such-file.txt")
+
+
+def test_functions_run_with_their_environment_which_need_not_have_cloudpickle(packages, project, monkeypatch):
+    (project / "requirements.txt").write_text("six\n")
+    (project / "work_in_env.py").write_text(
+        "import sys\ndef where():\n    import six\n    return sys.prefix\n"
+    )
+    monkeypatch.syspath_prepend(str(project))
+    import work_in_env  # type: ignore[import-not-found]
+
+    with shunter.Executor("local_cwd", environment="requirements.txt") as executor:
+        by_name = executor.submit(work_in_env.where).result(100)
+        assert by_name != sys.prefix
+        assert executor.submit(lambda: __import__("sys").prefix).result(100) == by_name
