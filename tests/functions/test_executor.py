@@ -18,6 +18,7 @@ from shunter._toolkit import sealed_pickle
 from shunter.backoff import Backoff
 from shunter.errors import ConfigError, InvalidRunConfigException
 from shunter.functions.call_results import RemoteTraceback
+from shunter.runner.records import JobRecord
 from tests.functions import work
 
 
@@ -27,12 +28,24 @@ def executor() -> Iterator[shunter.Executor]:
         yield executor
 
 
+def rows() -> list[JobRecord]:
+    """Return the jobs of the history, the latest first."""
+    with shunter.get_runner() as runner:
+        return runner.history.rows()
+
+
+def rerun(future: shunter.JobFuture) -> str:
+    assert future.job is not None
+    with shunter.get_runner() as runner:
+        return runner.rerun(future.job.handle)
+
+
 def test_a_call_is_a_job_and_its_value_comes_back(executor):
     future = executor.submit(work.double, [1, "a"], say="hello from the job")
     assert future.result(60) == [1, "a", 1, "a"]
     assert future.job.state == shunter.AppState.SUCCEEDED
     assert "hello from the job" in list(future.job.log())
-    assert shunter.get_runner().history.find(future.job.handle).name == "double"
+    assert rows()[0].name == "double"
 
 
 def test_functions_of_main_and_closures_travel_whole(executor):
@@ -76,7 +89,7 @@ def test_map_is_one_job_whose_results_come_in_order(executor):
     with shunter.Executor("local_cwd", max_running=2) as limited:
         results = list(limited.map(work.double_here, range(5)))
     assert results == [(2 * x, os.getcwd()) for x in range(5)]  # in the same directory, as without an array
-    jobs = shunter.get_runner().history.rows()
+    jobs = rows()
     assert [len(job.app["roles"]) for job in jobs] == [1]
     assert jobs[0].app["roles"][0]["num_replicas"] == 5
     assert jobs[0].cfg["max_running"] == 2
@@ -99,7 +112,7 @@ def test_results_of_map_stream_and_an_exception_comes_in_its_turn(executor, tmp_
 
 def test_chunks_of_map_share_a_replica(executor):
     assert list(executor.map(work.double, range(5), chunksize=2)) == [0, 2, 4, 6, 8]
-    assert shunter.get_runner().history.rows()[0].app["roles"][0]["num_replicas"] == 3
+    assert rows()[0].app["roles"][0]["num_replicas"] == 3
 
 
 def test_cancelling_a_future_cancels_its_job(executor, tmp_path):
@@ -135,7 +148,7 @@ def test_a_future_can_be_had_again_from_the_jobs_name(executor):
     assert shunter.future(name).result(60) == 42
     assert shunter.job(name).result(60) == 42
     list(executor.map(work.double, range(3)))
-    array = shunter.job(shunter.get_runner().history.rows()[0].handle)
+    array = shunter.job(rows()[0].handle)
     assert array.result(60) == [0, 2, 4]
     assert [future.result(60) for future in shunter.futures(array.handle)] == [0, 2, 4]
 
@@ -183,7 +196,7 @@ def test_what_cannot_be_called_is_refused_before_anything_is_submitted(
 ):
     with pytest.raises(ConfigError, match=message):
         executor.submit(function, *arguments)
-    assert shunter.get_runner().history.rows() == []
+    assert rows() == []
 
 
 def test_options_are_checked_when_the_executor_is_made():
@@ -264,12 +277,12 @@ def test_nothing_is_unpickled_that_the_job_has_not_sealed(executor, tmp_path):
 
 def test_a_call_that_others_wrote_is_not_made(executor, tmp_path):
     future = executor.submit(work.wait_for, str(tmp_path / "gate"), "x" * (1 << 20))
-    digest = shunter.get_runner().history.rows()[0].app["roles"][0]["metadata"]["call"]["digest"]
+    digest = rows()[0].app["roles"][0]["metadata"]["call"]["digest"]
     (tmp_path / "gate").touch()
     assert future.result(60) == "it came"
     (path,) = Path(os.environ["SHUNTER_HOME"], "state", "calls").glob(f"{digest[:32]}/*")
     path.write_bytes(pickle.dumps(Bomb(tmp_path / "mark")) + b" " * (2 << 20))
-    again = shunter.get_runner().rerun(future.job.handle)
+    again = rerun(future)
     with pytest.raises(shunter.JobFailedError, match="does not have this job's key"):
         shunter.job(again).result(60)
     assert not (tmp_path / "mark").exists()
@@ -278,7 +291,7 @@ def test_a_call_that_others_wrote_is_not_made(executor, tmp_path):
 def test_a_repeated_job_makes_its_call_again_and_the_history_has_no_key(executor):
     future = executor.submit(work.double, "ab")
     assert future.result(60) == "abab"
-    again = shunter.get_runner().rerun(future.job.handle)
+    again = rerun(future)
     assert shunter.job(again).result(60) == "abab"
     state = Path(os.environ["SHUNTER_HOME"], "state")
     database = b"".join(path.read_bytes() for path in state.glob("history*"))
