@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import shunter.compat.submitit as submitit
-from shunter.compat.submitit.parameters import checked, words_of
+from shunter.compat.submitit.job_parameters import checked, words_of
 from tests import backends
 from tests.functions import work
 from tests.slurm_cluster import shared_cluster as shared_slurm

@@ -16,8 +16,11 @@ import pytest
 import shunter
 from shunter._toolkit import sealed_pickle
 from shunter.backoff import Backoff
-from shunter.errors import ConfigError, InvalidRunConfigException
+from shunter.errors import ConfigError, InvalidRunConfigException, UnreachableError
+from shunter.functions import futures as futures_module
+from shunter.functions import submitted_job
 from shunter.functions.call_results import RemoteTraceback
+from shunter.runner.calls import unused_calls
 from shunter.runner.records import JobRecord
 from tests.functions import work
 
@@ -210,6 +213,38 @@ def test_an_array_that_is_too_large_is_refused(executor):
     assert len(list(executor.map(work.double, range(5001), chunksize=5001))) == 5001
 
 
+def test_what_an_untrusted_project_chooses_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "shunter.toml").write_text('[component."train.script"]\noutput = "s3://theirs/x"\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="only if you trust the project"):
+        shunter.Executor("local_cwd")
+    shunter.Executor("local_cwd", output=str(tmp_path / "mine")).shutdown()
+
+
+def test_a_result_that_cannot_be_reached_now_is_read_later(executor, monkeypatch):
+    refusals = [UnreachableError("the storage does not answer")] * 2
+
+    def result_of(*args):
+        if refusals:
+            raise refusals.pop()
+        return submitted_job.result_of(*args)
+
+    monkeypatch.setattr(futures_module, "result_of", result_of)
+    assert executor.submit(work.double, 4).result(60) == 8
+    assert not refusals
+
+
+def test_calls_are_kept_as_long_as_a_job_may_need_them(executor):
+    assert executor.submit(work.double, 4).result(60) == 8
+    (folder,) = Path(os.environ["SHUNTER_HOME"], "state", "calls").iterdir()
+    with shunter.get_runner() as runner:
+        runner.jobs()  # asks for the final state
+        needed, later = (runner.history.needed_calls(seconds) for seconds in (3600, -1))
+    assert unused_calls(needed, -1) == []
+    assert unused_calls(later, -1) == [str(folder)]
+    assert unused_calls(later, 3600) == []
+
+
 def test_a_shut_executor_takes_no_calls():
     executor = shunter.Executor("local_cwd")
     executor.shutdown()
@@ -277,7 +312,7 @@ def test_nothing_is_unpickled_that_the_job_has_not_sealed(executor, tmp_path):
 
 def test_a_call_that_others_wrote_is_not_made(executor, tmp_path):
     future = executor.submit(work.wait_for, str(tmp_path / "gate"), "x" * (1 << 20))
-    digest = rows()[0].app["roles"][0]["metadata"]["call"]["digest"]
+    digest = rows()[0].app["roles"][0]["metadata"]["function_call"]["digest"]
     (tmp_path / "gate").touch()
     assert future.result(60) == "it came"
     (path,) = Path(os.environ["SHUNTER_HOME"], "state", "calls").glob(f"{digest[:32]}/*")

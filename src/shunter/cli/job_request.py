@@ -219,8 +219,7 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
         announcement = f"The project's files choose the scheduler {name} ({chosen.origin})"
     workspace = configured.get("workspace") if args.workspace is None else args.workspace
     if workspace is None and scheduler.capabilities.ships_by_default:
-        # implicit, so an empty directory is not an error
-        travelling = Workspace({os.getcwd(): ""} if os.listdir() else {}, implicit=True)
+        travelling = Workspace.implied()
     else:
         travelling = Workspace.from_str(workspace)
     arguments = _configured_arguments(component, defaults)

@@ -168,7 +168,8 @@ def _from_file(name: str, path: str, fn_name: str) -> Component:
         raise _no_file(path)
     if file_linter.is_plain_function(path, fn_name):
         target = function.target_of(path, fn_name)
-        return _function(name, user_code.load_file(path), fn_name, target, os.path.abspath(path))
+        found = getattr(user_code.load_file(path), fn_name)
+        return function.FunctionComponent(name, found, target, os.path.abspath(path))
     file_linter.require_clean(path, fn_name)
     return _from_namespace(name, user_code.load_file(path), fn_name, os.path.abspath(path))
 
@@ -183,7 +184,8 @@ def _from_module(name: str, module_name: str, fn_name: str) -> Component:
     path = getattr(module, "__file__", None)
     if path and path.endswith(".py"):
         if file_linter.is_plain_function(path, fn_name):
-            return _function(name, module, fn_name, f"{module_name}:{fn_name}", f"module {module_name}")
+            target, origin = f"{module_name}:{fn_name}", f"module {module_name}"
+            return function.FunctionComponent(name, getattr(module, fn_name), target, origin)
         file_linter.require_clean(path, fn_name)
     return _from_namespace(name, module, fn_name, f"module {module_name}")
 
@@ -199,10 +201,6 @@ def _from_namespace(name: str, module: ModuleType, fn_name: str, origin: str) ->
     component = Component(name, fn, origin=origin)
     _ = component.parameters  # reports an unusable signature now
     return component
-
-
-def _function(name: str, module: ModuleType, fn_name: str, target: str, origin: str) -> Component:
-    return function.FunctionComponent(name, getattr(module, fn_name), target, origin)
 
 
 def _plain_script(path: str) -> Component:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import threading
 import time
 from collections import deque
@@ -94,14 +93,16 @@ class Executor(concurrent.futures.Executor):
         backend = runner.scheduler(name)
         opts = runner.scheduler_run_opts(name)
         parameters, options = job_of_words(job, name, opts)
-        defaults = {key: setting.value for key, setting in config.component("train.script").items()}
-        self._parameters = {**defaults, **parameters}
+        configured = config.component("train.script")
+        withheld = {key: value for key, value in configured.withheld.items() if key not in parameters}
+        config.refuse_withheld(withheld, "component.train.script", "Or give it to the executor.")
+        self._parameters = {**{key: setting.value for key, setting in configured.items()}, **parameters}
         if self._parameters.get("nproc", 1) > 1:
             self._parameters.setdefault("distribution", "torchrun")
         settings = effective_options(config, name, opts, options)
         cfg = {key: setting.value for key, setting in settings.items()}
         if workspace is None and backend.capabilities.ships_by_default:
-            travelling = Workspace({os.getcwd(): ""} if os.listdir() else {}, implicit=True)
+            travelling = Workspace.implied()
         else:
             travelling = workspace if isinstance(workspace, Workspace) else Workspace.from_str(workspace)
         self._submission = Submission(scheduler=name, options=cfg, workspace=travelling)

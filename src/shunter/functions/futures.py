@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shunter.backoff import FIRST_POLL, LONGEST_POLL, Backoff
-from shunter.errors import ResultError, ShunterError, UnknownAppException
+from shunter.errors import ResultError, ShunterError, UnknownAppException, UnreachableError
 from shunter.functions.call_results import CallResults
 from shunter.functions.submitted_job import Job, call_results, result_of, state_of_call
 from shunter.runner import Runner, get_runner
@@ -100,6 +100,8 @@ class _WatchedJob:
             return True
         try:
             future.finish(result_of(runner, self.results, index, status))
+        except UnreachableError:  # which says nothing about the result
+            return False
         except ResultError as error:
             if future.last_state == AppState.SUCCEEDED and not self._is_over(runner):
                 return False
@@ -137,7 +139,7 @@ class Watcher:
     """A thread that looks at jobs, several with one call, and completes their futures.
 
     Args:
-        on_end: called in the thread, with the runner, when calls have ended.
+        on_end: called in the thread when calls have ended.
     """
 
     def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:

@@ -1,9 +1,9 @@
 """Calls of functions, on their way into the jobs that make them.
 
-A role that calls a function has ``metadata["call"]`` (`specs.training.new_call`); the call, function and
-arguments, is a file of the state directory. When the job is prepared, the call is put where the job will find
-it: in a variable if it is small, else beside the code. The definition in the history has neither the call nor
-the job's key, so it stays small and holds no secret, and a repetition gets both again.
+A role that calls a function has ``metadata["function_call"]`` (`specs.training.new_call`); the call, function
+and arguments, is a file of the state directory. When the job is prepared, the call is put where the job will
+find it: in a variable if it is small, else beside the code. The definition in the history has neither the
+call nor the job's key, so it stays small and holds no secret, and a repetition gets both again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shunter._toolkit import function_call, script_command
+from shunter._toolkit import function_call
 from shunter.errors import ConfigError
 from shunter.paths import make_private_dir, read_regular_file, state_dir, state_error
 from shunter.schedulers.capabilities import Capabilities
@@ -205,8 +205,3 @@ def _as_variable(path: str, role: Role, longest: int) -> str:
             hint="Submit the function again.",
         ) from None
     return text if len(text) <= longest else ""
-
-
-def is_call(program: str) -> bool:
-    """Tell whether a training specification's program calls a function."""
-    return program == script_command.TOOLKIT or program == f"{FOLDER}/toolkit/{START}"

@@ -150,7 +150,7 @@ def fetch(chosen: Sequence[Chosen], target: str, progress: Progress, *, force: b
     Args:
         chosen: the files.
         target: the directory.
-        progress: is told how many bytes have come.
+        progress: shows how many bytes have come.
         force: overwrite files that differ.
 
     Raises:

@@ -255,7 +255,8 @@ class History:
         )
         apps = [json.loads(row[0]) for row in self._query(statement, time.time() - older_than)]
         roles = [role for app in apps for role in app.get("roles", ())]
-        return {role["metadata"].get(CALL_KEY, {}).get("digest", "") for role in roles}
+        calls = [(role.get("metadata") or {}).get(CALL_KEY) for role in roles]
+        return {call.get("digest", "") for call in calls if isinstance(call, dict)}
 
     def handles(self, text: str, scheduler: str | None = None, limit: int | None = None) -> list[str]:
         """Return the handles of the jobs with this app id, or else whose id (or handle) begins with a text.

@@ -18,7 +18,7 @@ METADATA_KEY = "train"
 #: Names in the metadata the points of a sweep, see `specs.sweep_points`.
 SWEEP_KEY = "sweep"
 #: Names in the metadata the call of a function that a role makes, see `new_call`.
-CALL_KEY = "call"
+CALL_KEY = "function_call"
 #: Names in the metadata the program of a builtin, one of `PROGRAMS`.
 PROGRAM_KEY = "program"
 #: Metadata key; False runs a role's script without the toolkit, even where the toolkit is the default.

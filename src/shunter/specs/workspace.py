@@ -73,6 +73,11 @@ class Workspace:
             projects[source] = unquote(to.strip())
         return cls(projects)
 
+    @classmethod
+    def implied(cls) -> Workspace:
+        """Return the current directory, as a default that was not requested: an empty one is not an error."""
+        return cls({os.getcwd(): ""} if os.listdir() else {}, implicit=True)
+
     def is_unmapped_single_project(self) -> bool:
         """Tell whether it is one directory that becomes the working directory itself."""
         return len(self.projects) == 1 and not any(self.projects.values())

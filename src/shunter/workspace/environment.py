@@ -253,7 +253,7 @@ def build_here(description: Description, python: str, version: str, progress: Pr
         description: the environment.
         python: the Python to build it for.
         version: of that Python, such as ``3.11.7``.
-        progress: what is told of it.
+        progress: shows it.
 
     Raises:
         BackendError: it cannot be built; the message has the installer's last lines.

@@ -10,6 +10,7 @@ import json
 from argparse import Namespace
 from typing import Any
 
+from shunter.cli.commands.wait import EXIT_TIMEOUT
 from shunter.cli.console import interrupt_message, note, out, print_json
 from shunter.cli.parser import Parser, add_handle_argument, add_json_option, number_between
 from shunter.errors import EXIT_JOB_FAILED, EXIT_OK, ResultError, ShunterError, UsageError
@@ -20,8 +21,6 @@ from shunter.runner import Runner, get_runner
 from shunter.specs.durations import parse_duration
 from shunter.specs.status import AppStatus
 from shunter.terminal import clean, clean_lines
-
-EXIT_TIMEOUT = 124
 
 
 def add_arguments(parser: Parser) -> None:

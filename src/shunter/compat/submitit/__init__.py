@@ -13,11 +13,11 @@ from shunter.compat.submitit.names import install
 
 if TYPE_CHECKING:
     from shunter.compat.submitit import helpers
-    from shunter.compat.submitit.calls import DelayedSubmission
-    from shunter.compat.submitit.environment import JobEnvironment, JobPaths
-    from shunter.compat.submitit.errors import FailedJobError, FailedSubmissionError, UncompletedJobError
     from shunter.compat.submitit.executors import AutoExecutor, DebugExecutor, LocalExecutor, SlurmExecutor
+    from shunter.compat.submitit.failures import FailedJobError, FailedSubmissionError, UncompletedJobError
+    from shunter.compat.submitit.job_environment import JobEnvironment, JobPaths
     from shunter.compat.submitit.jobs import DebugJob, Job, LocalJob, SlurmJob
+    from shunter.compat.submitit.submitted_function import DelayedSubmission
 
 #: The version of submitit whose names these are.
 __version__ = "1.5.4"
@@ -43,9 +43,9 @@ __all__ = [
 
 #: The modules of the names, in this package.
 _MODULES = {
-    "calls": ("DelayedSubmission",),
-    "environment": ("JobEnvironment", "JobPaths", "environment_variables"),
-    "errors": ("FailedJobError", "FailedSubmissionError", "UncompletedJobError"),
+    "submitted_function": ("DelayedSubmission",),
+    "job_environment": ("JobEnvironment", "JobPaths", "environment_variables"),
+    "failures": ("FailedJobError", "FailedSubmissionError", "UncompletedJobError"),
     "executors": ("AutoExecutor", "DebugExecutor", "LocalExecutor", "SlurmExecutor"),
     "helpers": ("CommandFunction",),
     "jobs": ("DebugJob", "Job", "LocalJob", "SlurmJob"),

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shunter.compat.submitit.calls import checkpoint_of, submitted
-from shunter.compat.submitit.environment import FOLDER, TASKS_PER_NODE
-from shunter.compat.submitit.errors import FailedSubmissionError
+from shunter.compat.submitit.failures import FailedSubmissionError
 from shunter.compat.submitit.helpers import code_to_copy
+from shunter.compat.submitit.job_environment import FOLDER, TASKS_PER_NODE
+from shunter.compat.submitit.job_parameters import OF_EXECUTOR, OWN, SHARED, checked, words_of
 from shunter.compat.submitit.jobs import DebugJob, Job, LocalJob, SlurmJob
-from shunter.compat.submitit.parameters import OF_EXECUTOR, OWN, SHARED, checked, words_of
+from shunter.compat.submitit.submitted_function import checkpoint_of, submitted
 from shunter.errors import ShunterError
 from shunter.functions.executor import Executor
 from shunter.functions.packing import Call

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shunter._toolkit.current import current
-from shunter.compat.submitit.calls import DelayedSubmission as DelayedSubmission
-from shunter.compat.submitit.environment import JobEnvironment
-from shunter.compat.submitit.errors import FailedJobError
+from shunter.compat.submitit.failures import FailedJobError
+from shunter.compat.submitit.job_environment import JobEnvironment
+from shunter.compat.submitit.submitted_function import DelayedSubmission as DelayedSubmission
 
 if TYPE_CHECKING:
     from shunter.compat.submitit.jobs import Job

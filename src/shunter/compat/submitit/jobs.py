@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shunter.compat.submitit.environment import DEBUG_ID, JobPaths, environment_variables
-from shunter.compat.submitit.errors import FailedJobError, UncompletedJobError
+from shunter.compat.submitit.failures import FailedJobError, UncompletedJobError
+from shunter.compat.submitit.job_environment import DEBUG_ID, JobPaths, environment_variables
 from shunter.errors import ShunterError
 from shunter.functions.call_results import CallResults, RemoteTraceback
 from shunter.functions.debugging import called_here
@@ -130,7 +130,7 @@ class Job:
         """Return one of the processes that make the call together, as a job.
 
         Raises:
-            ValueError: there are not so many.
+            ValueError: it has fewer tasks.
         """
         count = self.num_tasks
         if not 0 <= task_id < count:

@@ -14,7 +14,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from shunter._toolkit.environment_description import Description
@@ -37,13 +36,14 @@ from shunter.schedulers.api import (
     not_ended,
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
-from shunter.schedulers.hpc import follow_up_request, shared_folder, submission
+from shunter.schedulers.hpc import follow_up_request, shared_environments, shared_folder, submission
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.follow_up_request import AFTER, QueueWords, command_after
 from shunter.schedulers.hpc.housekeeping import avoided_hosts, leftovers, shared_folder_check
 from shunter.schedulers.hpc.logs import SharedLogs, follow, read, read_part, scripts_output
 from shunter.schedulers.hpc.meeting_ports import set_meeting_ports
-from shunter.schedulers.hpc.observe import describe, state_by_records
+from shunter.schedulers.hpc.observe import state_by_records
+from shunter.schedulers.hpc.observed_job import Observed, Place
 from shunter.schedulers.hpc.options import HpcOpts
 from shunter.schedulers.hpc.queries import JobIds, JobQuery, NativeJob
 from shunter.schedulers.hpc.request import JOB_DIR, LINK, REPLICA, HpcRequest, JobPlan
@@ -86,25 +86,6 @@ class NotSentError(UnreachableError):
 LIST_FILTERS = frozenset({"states", "since", "all"})
 #: How long a submission may go on after an interrupt: its job can only be cancelled once it is known.
 FINISH_SECONDS = 5.0
-
-
-@dataclass
-class Place:
-    """Where a job is: the login node, the folder on shared storage, and the native ids as far as known."""
-
-    host: str = ""
-    shared: str = ""
-    native_ids: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return f"{','.join(self.native_ids)} {self.host or '-'} {self.shared}"
-
-    @classmethod
-    def parse(cls, text: str) -> Place:
-        """Rebuild what ``str`` made, as the history has it."""
-        ids, _, rest = text.partition(" ")
-        host, _, shared = rest.partition(" ")
-        return cls("" if host == "-" else host, shared, [word for word in ids.split(",") if word])
 
 
 class HpcScheduler(Scheduler[HpcOpts]):
@@ -325,7 +306,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
         for role, description in environment.of_app(info.app):
             pointer = ""
             if not self.runs_in_image(role, info.cfg):
-                pointer = submission.build_environment(
+                pointer = shared_environments.build(
                     commands, storage, description, request.shared_dir, progress
                 )
             request = request.moved(ENVIRONMENT.replace("*", description.digest), pointer)
@@ -711,19 +692,19 @@ class HpcScheduler(Scheduler[HpcOpts]):
         """Return the folders of jobs that ended long enough ago, code and environments that no job uses."""
         place = self.default_place(cfg)
         storage, commands = self.storage(place.host), self.commands(place.host)
-        unused = submission.unused_environments(commands, storage, place.shared, older_than)
+        unused = shared_environments.unused(commands, storage, place.shared, older_than)
         return [
             *leftovers(storage, place.shared, self.list(cfg), older_than, time.time()),
-            *environment_leftovers(posixpath.join(place.shared, "environments"), unused),
+            *environment_leftovers(shared_environments.folder_in(place.shared), unused),
         ]
 
     def remove_leftovers(self, cfg: Mapping[str, Any], leftovers: Sequence[Leftover]) -> int:
         """Remove them, with their logs; returns how many bytes that frees."""
         place = self.default_place(cfg)
         storage, commands = self.storage(place.host), self.commands(place.host)
-        names, others = environments_among(leftovers, posixpath.join(place.shared, "environments"))
+        names, others = environments_among(leftovers, shared_environments.folder_in(place.shared))
         storage.remove([item.id for item in others])
-        freed = submission.remove_environments(commands, storage, place.shared, names)
+        freed = shared_environments.remove(commands, storage, place.shared, names)
         return freed + sum(item.size for item in others)
 
     # ---- logs
@@ -780,55 +761,3 @@ class HpcJobDetails(JobDetails):
         place = self._scheduler.place_of(self._app_id)
         storage = self._scheduler.storage(place.host)
         return scripts_output(storage, job_folder(place.shared, self._app_id))
-
-
-@dataclass
-class Observed:
-    """What was seen of a job; ``problem`` tells why the queue did not answer."""
-
-    place: Place
-    native: builtins.list[NativeJob] = field(default_factory=list)
-    job: SharedJob | None = None
-    problem: str = ""
-    follow_ups: builtins.list[NativeJob] = field(default_factory=list)
-
-    def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Describe the job; None if neither the queue nor the storage knows it."""
-        return describe(app_id, self.native, self.job, self.problem, time.time())
-
-    def waiting_follow_up(self) -> builtins.list[str]:
-        """Return the follow-up that may still decide what becomes of the job."""
-        return self.job.follow_ups[-1:] if self.job is not None and self.job.may_start_again else []
-
-    def take(self, answer: Sequence[NativeJob]) -> None:
-        """Store what the queue says about the submissions and about the follow-up."""
-        waiting = self.waiting_follow_up()
-        self.native = [item for item in answer if item.native_id not in waiting]
-        self.follow_ups = [item for item in answer if item.native_id in waiting]
-        if self.job is not None and self.job.document.get("retry") and self.job.native_ids:
-            self.native = [item for item in self.native if item.native_id == self.job.native_ids[-1]]
-
-    def take_folder(self, job: SharedJob) -> bool:
-        """Take what the job's folder tells by now; returns whether the job has been started again since."""
-        before, was_undecided = self.job, self.has_lost_follow_up()
-        self.job = job
-        if not was_undecided or before is None:
-            return False
-        if len(job.follow_ups) > len(before.follow_ups):
-            self.native = []
-            return True
-        job.is_settled = True
-        return False
-
-    def has_lost_follow_up(self) -> bool:
-        """Tell whether it is undecided what becomes of the job, and no follow-up is left to decide it."""
-        if self.problem or self.job is None or not self.job.may_start_again:
-            return False
-        return all(is_terminal(item.state) for item in [*self.native, *self.follow_ups])
-
-    def is_behind(self) -> bool:
-        """Tell whether the queue says that the job has ended, and its folder does not say how yet."""
-        if self.job is None or not all(is_terminal(item.state) for item in self.native):
-            return False
-        ended = [record for record in self.job.replicas.values() if record.code is not None]
-        return len(ended) < self.job.count

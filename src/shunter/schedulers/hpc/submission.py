@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import posixpath
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
 from typing import IO, Any
 
-from shunter._toolkit.environment_description import Description
 from shunter.backoff import polling
 from shunter.errors import BackendError, StateStoreError
-from shunter.progress import Progress
-from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.request import HpcRequest, document_of, files_of
 from shunter.schedulers.hpc.storage import STORAGE_HINT, Storage
-from shunter.workspace import environment
 from shunter.workspace.code_store import BLOB_TIME_NS, Store
 from shunter.workspace.directory_shipment import shared_copy
 from shunter.workspace.manifest import Manifest
 from shunter.workspace.toolkit_files import toolkit_archive
 
-#: Runs the toolkit by the Python that jobs find.
-_TOOLKIT = (
-    'toolkit=$1; shift; exec "$(command -v python || command -v python3)" -S "$toolkit" environment "$@"'
-)
 #: How long the removal of a cancelled job's folder is tried.
 REMOVAL_SECONDS = 10.0
 
@@ -81,53 +71,6 @@ def put_toolkit(storage: Storage, shared: str) -> str:
     if not storage.exists(folder):
         storage.put_folder(folder, {"toolkit.pyz": (content, 0o644)})
     return posixpath.join(folder, "toolkit.pyz")
-
-
-def build_environment(
-    commands: Commands, storage: Storage, description: Description, shared: str, progress: Progress
-) -> str:
-    """Build a Python environment on the shared storage, unless it is there; returns what leads to it.
-
-    It is built where the storage is seen, for the ``python`` that jobs find there, so that nodes need no
-    network.
-
-    Raises:
-        BackendError: it cannot be built; the message has the installer's last lines.
-    """
-    toolkit = put_toolkit(storage, shared)
-    progress.step(f"building the environment of {description.source} {commands.where}")
-    answer = commands.shell(
-        _TOOLKIT,
-        [toolkit, "build", posixpath.join(shared, "environments")],
-        stdin=environment.request_for(description, "python"),
-        timeout=environment.BUILD_SECONDS,
-    )
-    result = environment.result_of(answer.code, answer.out, answer.err)
-    environment.report(result, description, progress)
-    return str(result["pointer"])
-
-
-def unused_environments(
-    commands: Commands, storage: Storage, shared: str, older_than: float
-) -> list[dict[str, Any]]:
-    """Return the environments on the shared storage that no job has used for so many seconds."""
-    if not storage.exists(posixpath.join(shared, "environments")):
-        return []
-    answer = _ask_toolkit(commands, storage, shared, "unused", f"{older_than:g}")
-    return list(json.loads(answer))
-
-
-def remove_environments(commands: Commands, storage: Storage, shared: str, names: Sequence[str]) -> int:
-    """Remove environments from the shared storage; returns how many bytes that frees."""
-    return int(json.loads(_ask_toolkit(commands, storage, shared, "remove", *names))) if names else 0
-
-
-def _ask_toolkit(commands: Commands, storage: Storage, shared: str, action: str, *words: str) -> str:
-    arguments = [put_toolkit(storage, shared), action, posixpath.join(shared, "environments"), *words]
-    answer = commands.shell(_TOOLKIT, arguments, timeout=environment.BUILD_SECONDS)
-    if answer.code != 0:
-        raise environment.environment_error(answer.err)
-    return answer.text
 
 
 def put_job(storage: Storage, request: HpcRequest, facts: dict[str, Any]) -> None:

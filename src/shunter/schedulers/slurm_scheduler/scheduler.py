@@ -15,9 +15,10 @@ from shunter.schedulers.api import Check, accepted
 from shunter.schedulers.capabilities import ALL_RETRIES, SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.follow_up_request import without_memory
+from shunter.schedulers.hpc.observed_job import Place
 from shunter.schedulers.hpc.queries import JobIds, NativeJob
 from shunter.schedulers.hpc.request import HpcRequest
-from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcJobDetails, HpcScheduler, Place
+from shunter.schedulers.hpc.scheduler import LIST_FILTERS, HpcJobDetails, HpcScheduler
 from shunter.schedulers.hpc.shared_folder import FOLLOW_UP_SCRIPT
 from shunter.schedulers.hpc.storage import Storage
 from shunter.schedulers.slurm_scheduler import observe, rules

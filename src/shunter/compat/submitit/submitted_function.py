@@ -13,7 +13,7 @@ import cloudpickle
 
 from shunter._toolkit.current import DelayedSubmission as _DelayedSubmission
 from shunter.compat.submitit import names
-from shunter.compat.submitit.environment import JobEnvironment
+from shunter.compat.submitit.job_environment import JobEnvironment
 from shunter.system.files import opened_path
 
 
