@@ -9,7 +9,7 @@ import pytest
 
 from shunter.errors import BackendError
 from shunter.runner import get_runner
-from shunter.schedulers.hpc import submission
+from shunter.schedulers.hpc import shared_environments
 from shunter.specs import AppState
 from shunter.specs.sweep_points import Point
 from shunter.sweeps import run_sweep
@@ -76,7 +76,7 @@ def test_of_two_hundred_tasks_on_nodes_without_network_one_builds(
         calls = len((tmp_path / "calls").read_text().splitlines())
         # as if it had been removed after the job was submitted; uv has the packages in its cache
         pointer = built.parent / "other.json"
-        monkeypatch.setattr(submission, "build_environment", lambda *_: str(pointer))
+        monkeypatch.setattr(shared_environments, "build", lambda *_: str(pointer))
         arguments += ["--env", f"UV_OFFLINE=1,UV_CACHE_DIR={os.environ['UV_CACHE_DIR']}"]
         points = [Point({"n": str(n)}, [*arguments, "--", str(n)]) for n in range(200)]
         handle = run_sweep(runner, "train.script", points, "slurm", slurm)
