@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from shunter import cli
 from shunter.cli.command_line import COMMANDS
 from shunter.components import user_code
+from shunter.runner import events
 from shunter.specs.resource_catalog import named_resources
 
 #: What else the commands import late, in most of their runs.
@@ -124,5 +125,8 @@ def _forget_what_was_cached() -> None:
             for value in list(vars(module).values()):
                 if isinstance(value, functools._lru_cache_wrapper):
                     value.cache_clear()
+            vars(module).pop("__warningregistry__", None)
     vars(named_resources).pop("_all", None)  # with the plugins that the tests' own process has
     user_code._loaded.clear()
+    events._handlers = None
+    events._failed.clear()

@@ -98,7 +98,7 @@ def note_times(job: Rig) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 16, 21, 31])  # the last three: lines come between two pages
+@pytest.mark.parametrize("seed", [0, 1, 16, 21, 31])
 def test_whatever_goes_wrong(seed: int) -> None:
     with rig(5) as job:
         writers = Writers(job, seed, 150, late=True)
@@ -108,9 +108,8 @@ def test_whatever_goes_wrong(seed: int) -> None:
         found = follow(job)
         assert len(job.aws.faults.happened) > 20
         for k, lines in writers.lines.items():
+            # not in order: what becomes visible between two pages of a look is found by the next look
             assert Counter(found[k]) == Counter(lines)
-            late = writers.late[k]
-            assert [x for x in found[k] if x not in late] == [x for x in lines if x not in late]
         job.aws.faults.clear()
         again = {k: text.decode().splitlines() for k, text in job.read().items()}
         assert {k: Counter(lines) for k, lines in again.items()} == {

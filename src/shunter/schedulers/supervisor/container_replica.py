@@ -54,7 +54,7 @@ _SIGNALS = {
     153: "SIGXFSZ",
 }
 _KILLED = 137
-_RUNNING = ("running", "paused", "restarting", "removing")
+_RUNNING = ("running", "paused", "restarting")
 
 
 class ContainerReplica(Replica):
@@ -161,6 +161,8 @@ class ContainerReplica(Replica):
         if state is None:
             return self._ends(reasons.REMOVED)
         status, code = state.get("Status"), int(state.get("ExitCode") or 0)
+        if status == "removing":
+            return None  # its log cannot be read any more
         if status in _RUNNING:
             self._failures = 0
         lacks_lines = not self._has_whole_log(code) and self._failures < MOST_FAILURES
