@@ -131,6 +131,29 @@ def test_checkpoints_in_a_folder_of_this_machine(jobs: Jobs, mode: str, tmp_path
 
 
 @pytest.mark.slow
+def test_a_program_that_exits_with_143_was_not_killed(jobs: Jobs, processes: str, tmp_path: Path) -> None:
+    """What it has written last, without renaming it, is whole."""
+    script = """
+path = BASE + '/checkpoints/state'
+if os.path.exists(path):
+    print('found', open(path).read(), flush=True)
+    sys.exit(0)
+def stop(*_):
+    with open(path, 'w') as file:
+        file.write('all')
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+print('ready', flush=True)
+time.sleep(600)
+"""
+    name = jobs.start(script, CheckpointConfig={"S3Uri": (tmp_path / "checkpoints").as_uri()}, **SPOT)
+    jobs.says(name, "ready")
+    assert drill(name).returncode == 0
+    assert jobs.end(name)["TrainingJobStatus"] == "Completed"
+    assert jobs.lines(name, attempt=1) == ["found all"]
+
+
+@pytest.mark.slow
 def test_there_may_be_no_machines_for_a_while(jobs: Jobs, processes: str, bucket: Bucket) -> None:
     spot = {**SPOT, "StoppingCondition": {"MaxRuntimeInSeconds": 35, "MaxWaitTimeInSeconds": 35}}
     name = jobs.start(COUNT, CheckpointConfig={"S3Uri": bucket.uri("w")}, **spot)

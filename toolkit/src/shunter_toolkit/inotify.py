@@ -25,6 +25,8 @@ class Tree:
     def __init__(self, root: str) -> None:
         self._libc = kernel.c_library()
         self._folders: dict[int, str] = {}
+        #: Files that were renamed into place, and not written since: they are complete.
+        self.renamed: set[str] = set()
         self.descriptor = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         self._add(root)
 
@@ -56,13 +58,19 @@ class Tree:
         path = os.path.join(self._folders.get(watch, ""), name)
         if mask & _ISDIR:
             if mask & (CREATE | MOVED_TO):
-                complete.update(self._add(path))
+                found = self._add(path)
+                complete.update(found)
+                if mask & MOVED_TO:
+                    self.renamed.update(found)
         elif mask & (CLOSE_WRITE | MOVED_TO):
             complete.add(path)
             growing.discard(path)
+            if mask & MOVED_TO:
+                self.renamed.add(path)
         elif mask & MODIFY:
             growing.add(path)
             complete.discard(path)
+            self.renamed.discard(path)
 
     def _add(self, folder: str) -> set[str]:
         """Watch a folder and those below it; return the files found there.

@@ -89,22 +89,25 @@ class Mirror:
                 self._thread.join()
             os.close(self._wake_read)
             if self._watch is not None:
+                while any(self._watch.changes()):
+                    pass  # what was renamed last
                 self._watch.close()
 
     def finish(self, *, was_killed: bool = False) -> None:
         """Stop watching and send all that is still to be sent. It may be called again after an error.
 
         Args:
-            was_killed: send only what was complete before the program was killed.
+            was_killed: send only what was complete before the program was killed, or renamed into place.
 
         Raises:
             StoreError: something could not be sent.
         """
         self.close()
+        renamed = self._watch.renamed if self._watch is not None else set()
         self._send(
             path
             for path, stamp in _stamps(self.folder)
-            if not was_killed or self._complete.get(path) == stamp
+            if not was_killed or path in renamed or self._complete.get(path) == stamp
         )
 
     def _run(self) -> None:

@@ -181,6 +181,7 @@ class ContainerReplica(Replica):
             self.is_lost = True
             return None
         self.exit_code = None if status == "created" else code
+        self._ended_by_signal = code in _SIGNALS  # or it has exited with that code: the daemon does not say
         if self.ended_by is not None:
             return self._ends(*self.ended_by)
         if error and (code or status == "created"):

@@ -66,6 +66,8 @@ class Replica(ProcessGroup):
         self.grace_is_over = False
         #: Processes that it started ran on when it ended.
         self._went_on = False
+        #: A signal ended its last attempt, or a program that a shell had started for it.
+        self._ended_by_signal = False
 
     @property
     def name(self) -> str:
@@ -100,9 +102,8 @@ class Replica(ProcessGroup):
     @property
     def was_killed(self) -> bool:
         """Whether a signal ended its last attempt, so that what it was writing may be incomplete."""
-        by_signal = self.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
         # a shell may end at once while the program that it started saves its state
-        return by_signal and (self.grace_is_over or not self._went_on)
+        return self._ended_by_signal and (self.grace_is_over or not self._went_on)
 
     def start(self) -> None:
         """Start an attempt.
@@ -134,6 +135,7 @@ class Replica(ProcessGroup):
     def ended(self, status: int, oom_evidence: str) -> str:
         """Record how the main process ended; returns the reason."""
         self.exit_code, signum = processes.exit_code_of(status)
+        self._ended_by_signal = signum != 0 or self.exit_code == 128 + signal.SIGKILL
         detail = ""
         if self.ended_by is not None:
             reason, detail = self.ended_by
