@@ -294,3 +294,25 @@ def test_slurm(on_slurm):
     assert several.task(3).stdout() == "rank 3\n"
     with pytest.raises(ValueError, match="between 0 and 3"):
         several.task(4)
+
+
+class WithoutInit(submitit.helpers.Checkpointable):
+    def __call__(self, first: bool = True) -> int:
+        return 7
+
+
+def test_small_things_that_programs_use(tmp_path: Path) -> None:
+    job: submitit.Job[int] | None = None  # a type with an argument
+    assert job is None
+    assert WithoutInit(True)() == 7
+    paths = submitit.JobPaths(tmp_path / "array-%A-index-%a", "456_3")
+    assert paths.stdout == tmp_path / "array-456-index-3" / "456_3_0_log.out"
+    assert submitit.JobPaths(tmp_path / "%j", "456").folder == tmp_path / "456"
+    assert submitit.JobPaths.get_first_id_independent_folder(tmp_path / "a" / "x_%j" / "y") == tmp_path / "a"
+    assert submitit.helpers.RsyncSnapshot.available()
+    delayed = submitit.DelayedSubmission(max, 3, 4)
+    assert delayed.result() == 4
+    delayed.dump(tmp_path / "delayed.pkl")
+    loaded = submitit.DelayedSubmission.load(tmp_path / "delayed.pkl")
+    assert loaded.done()
+    assert loaded.result() == 4

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shunter.compat.submitit.failures import FailedSubmissionError
 from shunter.compat.submitit.helpers import code_to_copy
@@ -22,6 +22,9 @@ from shunter.functions.executor import Executor
 from shunter.functions.packing import Call
 
 _SCHEDULERS = {"slurm": "slurm", "local": "local_cwd"}
+
+
+R = TypeVar("R")
 
 
 class AutoExecutor:
@@ -52,7 +55,7 @@ class AutoExecutor:
         self._most_timeouts: int = parameters.get(f"{self.cluster}_max_num_timeout", 3)
         self.parameters: dict[str, Any] = {}
         self._executors: dict[tuple[int, str, str], Executor] = {}
-        self._batch: list[tuple[Job, Call]] | None = None
+        self._batch: list[tuple[Job[Any], Call]] | None = None
 
     def update_parameters(self, **parameters: Any) -> None:
         """Set parameters of the jobs that are submitted from now on.
@@ -73,7 +76,7 @@ class AutoExecutor:
         self.parameters |= checked(parameters, self.cluster)
         self._executors.clear()
 
-    def submit(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Job:
+    def submit(self, fn: Callable[..., R], *args: Any, **kwargs: Any) -> Job[R]:
         """Submit a call; in `batch`, when that ends.
 
         Raises:
@@ -82,7 +85,7 @@ class AutoExecutor:
         call = Call(fn, args, kwargs)
         if self.cluster == "debug":
             return DebugJob(self.folder, call)
-        job_class: type[Job] = SlurmJob if self.cluster == "slurm" else LocalJob
+        job_class: type[Job[R]] = SlurmJob if self.cluster == "slurm" else LocalJob
         is_merged = self.parameters.get("stderr_to_stdout", False)
         job = job_class.of_future(self.folder, None, merges_streams=is_merged)
         if self._batch is not None:
@@ -91,7 +94,7 @@ class AutoExecutor:
             self._submit([(job, call)])
         return job
 
-    def map_array(self, fn: Callable[..., Any], *iterable: Iterable[Any]) -> list[Job]:
+    def map_array(self, fn: Callable[..., R], *iterable: Iterable[Any]) -> list[Job[R]]:
         """Submit a call for each group of arguments, as one array."""
         calls = list(zip(*iterable, strict=False))
         if not calls:
@@ -99,7 +102,7 @@ class AutoExecutor:
         with self.batch():
             return [self.submit(fn, *group) for group in calls]
 
-    def submit_array(self, fns: Sequence[Callable[[], Any]]) -> list[Job]:
+    def submit_array(self, fns: Sequence[Callable[[], R]]) -> list[Job[R]]:
         """Submit calls of functions without arguments, as one array."""
         if not fns:
             return []
@@ -131,7 +134,7 @@ class AutoExecutor:
         elif self.cluster != "debug":
             warnings.warn("the batch has no calls", RuntimeWarning, stacklevel=3)
 
-    def _submit(self, jobs: Sequence[tuple[Job, Call]]) -> None:
+    def _submit(self, jobs: Sequence[tuple[Job[Any], Call]]) -> None:
         # an array cannot be continued after its time limit
         goes_on = len(jobs) == 1 and checkpoint_of(jobs[0][1].function) and "timeout_min" in self.parameters
         try:

@@ -12,7 +12,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shunter._toolkit.current import current
 from shunter.compat.submitit.failures import FailedJobError
@@ -22,12 +22,18 @@ from shunter.compat.submitit.submitted_function import DelayedSubmission as Dela
 if TYPE_CHECKING:
     from shunter.compat.submitit.jobs import Job
 
+R = TypeVar("R")
+
 #: The directory whose code travels with the jobs that are submitted now; "" for none.
 code_to_copy: contextvars.ContextVar[str] = contextvars.ContextVar("code_to_copy", default="")
 
 
 class Checkpointable:
     """A callable that, when its job was stopped, is called again with the same arguments as it is then."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Take whatever arguments the class is made with, also where it has no ``__init__``."""
+        return super().__new__(cls)
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> DelayedSubmission:
         """Return what is to be called after the restart."""
@@ -143,6 +149,11 @@ class RsyncSnapshot:
             raise NotImplementedError("what is copied is said by .gitignore and .shunterignore")
         self._root = str(root_dir or Path.cwd())
 
+    @staticmethod
+    def available() -> bool:
+        """Tell whether it can be used: always, since it needs no rsync."""
+        return True
+
     def __enter__(self) -> RsyncSnapshot:
         self._token = code_to_copy.set(self._root)
         return self
@@ -196,8 +207,8 @@ class TorchDistributedEnvironment:
 
 
 def as_completed(
-    jobs: Sequence[Job], timeout: float | None = None, poll_frequency: float = 10
-) -> Iterator[Job]:
+    jobs: Sequence[Job[R]], timeout: float | None = None, poll_frequency: float = 10
+) -> Iterator[Job[R]]:
     """Yield jobs as they end.
 
     Args:
@@ -205,7 +216,7 @@ def as_completed(
         timeout: seconds after which `TimeoutError` is raised.
         poll_frequency: without effect.
     """
-    waiting: dict[Any, list[Job]] = {}
+    waiting: dict[Any, list[Job[R]]] = {}
     for job in jobs:
         job.done()  # makes the call of a DebugJob
         waiting.setdefault(job._future, []).append(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -38,7 +39,8 @@ class JobPaths:
     """Where the files of a job are.
 
     Args:
-        folder: as the executor was given it; ``%j`` stands for the job's id, without an array's index.
+        folder: as the executor was given it; ``%j`` and ``%A`` stand for the job's id, without an array's
+            index, and ``%a`` for that index.
         job_id: the job.
         task_id: which of its tasks.
 
@@ -48,11 +50,19 @@ class JobPaths:
     """
 
     def __init__(self, folder: Path | str, job_id: str, task_id: int = 0) -> None:
-        self.folder = (
-            Path(str(folder).replace("%j", job_id.rpartition("_")[0] or job_id)).expanduser().absolute()
-        )
+        array, _, index = job_id.rpartition("_")
+        name = str(folder)
+        for placeholder, value in {"%j": array or job_id, "%A": array or job_id, "%a": index}.items():
+            name = name.replace(placeholder, value)
+        self.folder = Path(name).expanduser().absolute()
         self.stdout = self.folder / f"{job_id}_{task_id}_log.out"
         self.stderr = self.folder / f"{job_id}_{task_id}_log.err"
+
+    @staticmethod
+    def get_first_id_independent_folder(folder: Path | str) -> Path:
+        """Return the folder above the first part of a path that has a placeholder."""
+        parts = Path(folder).expanduser().absolute().parts
+        return Path(*itertools.takewhile(lambda part: not any(x in part for x in ("%j", "%A", "%a")), parts))
 
 
 class JobEnvironment:

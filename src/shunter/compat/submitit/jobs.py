@@ -9,7 +9,7 @@ import uuid
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from shunter.compat.submitit.failures import FailedJobError, UncompletedJobError
 from shunter.compat.submitit.job_environment import DEBUG_ID, JobPaths, environment_variables
@@ -24,6 +24,8 @@ from shunter.schedulers.api import LogQuery, Stream
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState
 
+R = TypeVar("R")
+
 #: Our states in submitit's words, which are Slurm's.
 _STATES = {
     AppState.SUCCEEDED: "COMPLETED",
@@ -35,8 +37,8 @@ _STATES = {
 }
 
 
-class Job:
-    """A call that was submitted.
+class Job(Generic[R]):
+    """A call that was submitted; ``Job[int]`` is one that returns a number.
 
     Args:
         folder: the executor's.
@@ -60,7 +62,9 @@ class Job:
         self._canceller: Any = None
 
     @classmethod
-    def of_future(cls, folder: Path | str, future: JobFuture | None, *, merges_streams: bool = False) -> Job:
+    def of_future(
+        cls, folder: Path | str, future: JobFuture | None, *, merges_streams: bool = False
+    ) -> Job[R]:
         """Return the job of a call; ``future`` is None until `set_future` gives it."""
         job = cls.__new__(cls)
         job._prepare(folder, future)
@@ -126,7 +130,7 @@ class Job:
             state = state_of_call(self._results, self._future.index, status)
         return _STATES.get(state, "PENDING")
 
-    def task(self, task_id: int) -> Job:
+    def task(self, task_id: int) -> Job[R]:
         """Return one of the processes that make the call together, as a job.
 
         Raises:
@@ -151,7 +155,7 @@ class Job:
         """Block until it has ended."""
         concurrent.futures.wait([self._future])
 
-    def results(self) -> list[Any]:
+    def results(self) -> list[R]:
         """Wait, and return what its tasks returned, in their order.
 
         Raises:
@@ -161,10 +165,10 @@ class Job:
         error = self.exception()
         if error is not None:
             raise error
-        values: list[Any] = self._future.result() if self.num_tasks > 1 else [self._future.result()]
+        values: list[R] = self._future.result() if self.num_tasks > 1 else [self._future.result()]
         return [values[self.task_id]] if self._is_one_task else values
 
-    def result(self) -> Any:
+    def result(self) -> R:
         """Wait, and return what the function returned.
 
         Raises:
@@ -197,7 +201,7 @@ class Job:
         exception: Exception | None = error
         return exception
 
-    def awaitable(self) -> AwaitableJob:
+    def awaitable(self) -> AwaitableJob[R]:
         """Return its methods as coroutines."""
         return AwaitableJob(self)
 
@@ -207,7 +211,7 @@ class Job:
         """Stop it. ``check`` has no effect: a failure is raised."""
         self._future.cancel()
 
-    def cancel_at_deletion(self, value: bool = True) -> Job:
+    def cancel_at_deletion(self, value: bool = True) -> Job[R]:
         """Stop it when this object, or the program, ends; or no longer do so."""
         if self._canceller is not None:
             self._canceller.detach()
@@ -241,15 +245,15 @@ class Job:
         return data.decode("utf-8", "replace")
 
 
-class SlurmJob(Job):
+class SlurmJob(Job[R]):
     """A job on Slurm."""
 
 
-class LocalJob(Job):
+class LocalJob(Job[R]):
     """A job on this machine."""
 
 
-class DebugJob(Job):
+class DebugJob(Job[R]):
     """A call that is made in this process when something asks for its outcome."""
 
     def __init__(self, folder: Path | str, call: Call) -> None:
@@ -295,14 +299,14 @@ class DebugJob(Job):
         return None  # it was written to this process's own
 
 
-class AwaitableJob:
+class AwaitableJob(Generic[R]):
     """The methods of a job that wait, as coroutines.
 
     Args:
         job: the job.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job[R]) -> None:
         self._job = job
 
     async def wait(self) -> None:
@@ -312,12 +316,12 @@ class AwaitableJob:
         if not future.cancelled():
             future.exception()  # asyncio reports exceptions that nobody looks at
 
-    async def result(self) -> Any:
+    async def result(self) -> R:
         """Return what the function returned; see `Job.result`."""
         await self.wait()
         return self._job.result()
 
-    async def results(self) -> list[Any]:
+    async def results(self) -> list[R]:
         """Return what the tasks returned; see `Job.results`."""
         await self.wait()
         return self._job.results()

@@ -39,6 +39,17 @@ class DelayedSubmission(_DelayedSubmission):
         """Tell whether the call was made."""
         return self._outcome is not None
 
+    def dump(self, filepath: Path | str) -> None:
+        """Write it to a file, with its value if the call was made."""
+        Path(filepath).write_bytes(cloudpickle.dumps(self))
+
+    @classmethod
+    def load(cls, filepath: Path | str) -> DelayedSubmission:
+        """Read one that `dump` wrote. Pickles run code: read only files that nobody else can write."""
+        loaded = pickle.loads(Path(filepath).read_bytes())
+        assert isinstance(loaded, cls), f"{filepath} holds no {cls.__name__}"
+        return loaded
+
 
 class SubmittedFunction:
     """A function that finds ``submitit`` where it was installed, and whose logs are linked from the folder.
