@@ -44,8 +44,9 @@ test-all: $(VENV)/.dev lint
 fast-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 -m "not slow" tests
 
+# MARK='-m slow' leaves out what `make test` has tested already.
 all-tests: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 4 tests
+	$(BIN)/python -m pytest -n 4 $(MARK) tests
 
 # Jobs on the cluster that KUBECONFIG names, in a separate namespace, with the permissions of the documentation.
 test-kubernetes: $(VENV)/.dev
