@@ -13,6 +13,7 @@ import shunter
 from shunter.docker import images
 from shunter.docker.command import DockerCommand
 from tests import backends, grid_engine, ray_cluster
+from tests.kubernetes.stub import Stub
 from tests.functions import work
 from tests.slurm_cluster import shared_cluster as shared_slurm
 from tests.toolkit.image import make_image
@@ -44,7 +45,17 @@ Options = dict[str, Any]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ray", "sagemaker_local")]
 
 
-@pytest.fixture(params=["local_docker", "slurm", "sge", *SLOW])
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stub]:
+    """An API server whose pods are containers, and the kubeconfig that names it."""
+    backends.need("lightkube")
+    with Stub() as stub:
+        stub.in_containers = True
+        monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "kubeconfig"))
+        yield stub
+
+
+@pytest.fixture(params=["local_docker", "kubernetes", "slurm", "sge", *SLOW])
 def place(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -54,6 +65,9 @@ def place(
     """A scheduler whose backend runs, and the options with which it takes small jobs."""
     name: str = request.param
     if name == "local_docker":
+        return name, {"image": request.getfixturevalue("image")}
+    if name == "kubernetes":
+        request.getfixturevalue("cluster")
         return name, {"image": request.getfixturevalue("image")}
     if name == "slurm":
         backends.need("slurm")

@@ -33,6 +33,7 @@ from shunter.schedulers.joined_terminal import SHELL, run_joined
 from shunter.schedulers.kept_results import ResultPlace
 from shunter.schedulers.kubernetes_scheduler import doctor, housekeeping, jobs, names, states, submission
 from shunter.schedulers.kubernetes_scheduler.api_server import WATCH_SECONDS, ApiServer, Watches
+from shunter.schedulers.kubernetes_scheduler.code_objects import CodeObjects
 from shunter.schedulers.kubernetes_scheduler.jobs import ClusterJob
 from shunter.schedulers.kubernetes_scheduler.logs import read_logs
 from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
@@ -47,6 +48,7 @@ from shunter.specs.status import AppState
 from shunter.specs.workspace import Workspace
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
+from shunter.workspace.toolkit_files import needs_toolkit
 
 
 class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
@@ -111,11 +113,22 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[KubernetesJob]:
-        job = make_request(app, cfg, self.session_name)
+        code = shipment if isinstance(shipment, CodeObjects) else None
+        job = make_request(app, cfg, self.session_name, code=code)
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
         info.warnings += job.warnings
         return info
+
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan images with the code where there is a repository for them, and else Secrets.
+
+        A workspace that is a mere default travels with roles that need the toolkit: their scripts are in it.
+        """
+        with_toolkit = any(needs_toolkit(role) for role in app.roles)
+        if cfg.get("image_repo") or not (with_toolkit or (workspace and not workspace.implicit)):
+            return super()._plan_shipment(app, workspace, cfg)
+        return CodeObjects(workspace, with_toolkit=with_toolkit)
 
     def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:
         """Have the API server check the job, admission and quota included, before code is pushed."""
