@@ -13,8 +13,8 @@ import shunter
 from shunter.docker import images
 from shunter.docker.command import DockerCommand
 from tests import backends, grid_engine, ray_cluster
-from tests.kubernetes.stub import Stub
 from tests.functions import work
+from tests.kubernetes.stub import Stub, container_cluster
 from tests.slurm_cluster import shared_cluster as shared_slurm
 from tests.toolkit.image import make_image
 
@@ -42,20 +42,18 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 Options = dict[str, Any]
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ray", "sagemaker_local")]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("kubernetes", "ray", "sagemaker_local")]
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stub]:
-    """An API server whose pods are containers, and the kubeconfig that names it."""
     backends.need("lightkube")
-    with Stub() as stub:
-        stub.in_containers = True
-        monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "kubeconfig"))
+    with container_cluster(tmp_path / "kubeconfig") as stub:
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
         yield stub
 
 
-@pytest.fixture(params=["local_docker", "kubernetes", "slurm", "sge", *SLOW])
+@pytest.fixture(params=["local_docker", "slurm", "sge", *SLOW])
 def place(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

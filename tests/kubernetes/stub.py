@@ -22,9 +22,11 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -632,6 +634,15 @@ def matches(item: dict[str, Any], params: dict[str, str]) -> bool:
     return True
 
 
+@contextmanager
+def container_cluster(kubeconfig: Path) -> Iterator[Stub]:
+    """Yield an API server whose pods are containers of Docker, and write the kubeconfig that names it."""
+    with Stub() as stub:
+        stub.in_containers = True
+        stub.kubeconfig(kubeconfig)
+        yield stub
+
+
 class _Handler(BaseHTTPRequestHandler):
     server_stub: Stub
     protocol_version = "HTTP/1.1"
@@ -833,7 +844,7 @@ class _Handler(BaseHTTPRequestHandler):
                     place += 1
                     if at[:19] < since[:19]:
                         continue
-                    data = at.encode() + b" " + line
+                    data = at.encode() + b" " + line if params.get("timestamps") else line
                     if cut is not None and sent + len(data) > cut:
                         self._chunk(data[: max(cut - sent, 1)])
                         self.connection.close()

@@ -1,9 +1,9 @@
-"""A job's code in Secrets of its own, for clusters to which no image can be pushed.
+"""A job's code in Secrets, where there is no registry to push an image to.
 
-Code and toolkit become one compressed archive, cut into Secrets that the job owns. Before each pod's program, an
-init container joins them, compares the SHA-256, and unpacks them into the pod's own directory. So a pod that is
-started again finds the code as the first one did, without the client; and the Jobs are made last, so that no pod
-ever starts without all of it.
+Code and toolkit become one compressed archive, cut into Secrets that the job owns. Before each pod's program,
+an init container joins them, compares the SHA-256, and unpacks them into a directory of the pod. So a pod that
+is started again finds the code as the first one did, without the client; and the Jobs are made last, so that
+no pod ever starts without all of it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.shipment import ATTEMPTS, Report
 from shunter.workspace.toolkit_files import TOOLKIT_PATH
 
-#: Bytes of the archive in one Secret, which takes 1 MiB with its keys, and in all. All of it is in etcd until the
-#: job is removed, and a usual etcd holds 2 GiB.
+#: Bytes of the archive in one Secret, which takes 1 MiB with its keys, and in all. All of it is in etcd until
+#: the job is removed, and a usual etcd holds 2 GiB.
 PART_BYTES, MOST_BYTES = 1_000_000, 20_000_000
 #: Where pods find the code and the toolkit; the init container also the parts of the archive.
 FOLDER = TOOLKIT_PATH.rpartition("/")[0]
@@ -63,10 +63,10 @@ class CodeObjects:
             self._code = JobCode(workspace, with_toolkit=with_toolkit)
             if self._code.context is not None:
                 raise ConfigError(
-                    f"the workspace has a {self._code.context.dockerfile}, and an image that is built has to be "
-                    "pushed to a registry",
-                    hint="Name a repository: -cfg image_repo=ghcr.io/me/jobs. Or ship the files alone: rename "
-                    f"{self._code.context.dockerfile}.",
+                    f"the workspace has a {self._code.context.dockerfile}, and an image that is built has to "
+                    "be pushed to a registry",
+                    hint="Name a repository: -cfg image_repo=ghcr.io/me/jobs. Or ship the files alone: rename"
+                    f" {self._code.context.dockerfile}.",
                 )
             try:
                 self.packed = _packed(self._code)
@@ -165,7 +165,7 @@ class CodeObjects:
 def helper(
     main: dict[str, Any], name: str, command: list[str], mounts: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a container beside the program's, of the same image and as the same user, without its devices."""
+    """Return a container beside the program's, of the same image and user, without its devices."""
     copied = ("image", "imagePullPolicy", "securityContext")
     sizes = {
         kind: {key: amount for key, amount in amounts.items() if key in ("cpu", "memory")}
@@ -213,10 +213,10 @@ def _packed(code: JobCode) -> bytes:
         packed += packer.compress(piece)
         if len(packed) > MOST_BYTES:
             raise ConfigError(
-                f"the workspace {code.workspace} is too large to travel without a registry: compressed it has "
-                f"more than {MOST_BYTES // 1_000_000} MB",
-                hint="Push it in an image: -cfg image_repo=ghcr.io/me/jobs. Or leave out what the job does not "
-                "need in .shunterignore (`shunter workspace show` lists the largest files), and read data from "
-                "a bucket or a claim; if the image has the code, --workspace '' ships none.",
+                f"the workspace {code.workspace} is too large to travel without a registry: compressed it has"
+                f" more than {MOST_BYTES // 1_000_000} MB",
+                hint="Push it in an image: -cfg image_repo=ghcr.io/me/jobs. Or leave out what the job does "
+                "not need in .shunterignore (`shunter workspace show` lists the largest files), and read data "
+                "from a bucket or a claim; if the image has the code, --workspace '' ships none.",
             )
     return bytes(packed + packer.flush())

@@ -19,7 +19,7 @@ from typing import Any
 from shunter import __version__
 from shunter.errors import ConfigError
 from shunter.redaction import Redactor
-from shunter.schedulers.kubernetes_scheduler import names
+from shunter.schedulers.kubernetes_scheduler import names, result_containers
 from shunter.schedulers.kubernetes_scheduler.code_objects import CodeObjects
 from shunter.schedulers.kubernetes_scheduler.failure_policy import failure_rules, note_of, restarted_codes
 from shunter.schedulers.kubernetes_scheduler.options import AUTO, JOB, JOBSET, VOLCANO, KubernetesOpts
@@ -408,11 +408,15 @@ class _ObjectPlan:
             text = (
                 f"role {role.name!r}: a pod keeps no files, so what the script writes to {lost} is lost when"
             )
-            text = f"{text} it ends, but for 1 MiB that comes with its log (shunter fetch)"
+            most = max(1, self.opts.logged_results)
+            text = f"{text} it ends, but for {most} MiB that come with its logs (shunter fetch)"
             hint = "name a place for results (--output s3://bucket/prefix), or mount a claim there"
             self.warnings[f"{text}: {hint}"] = None
         if self.code is not None and (self.code.has_workspace or needs_toolkit(role)):
             self.code.add_to(pod, self.name)
+        results = result_containers.count_for(self.opts.logged_results)
+        if results and (specification(role.metadata).get("output") or {}).get("log"):
+            result_containers.add_to(pod, results)
         if self.opts.gang and self.kind == JOB:
             pod["spec"]["schedulingGroup"] = {"podGroupName": self._job_name(plan)}
         metadata = pod["metadata"]

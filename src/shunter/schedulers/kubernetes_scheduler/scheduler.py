@@ -14,6 +14,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
+from shunter._toolkit import logged_results
 from shunter.errors import ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.schedulers.api import (
     Check,
@@ -31,7 +32,15 @@ from shunter.schedulers.api import (
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
 from shunter.schedulers.joined_terminal import SHELL, run_joined
 from shunter.schedulers.kept_results import ResultPlace
-from shunter.schedulers.kubernetes_scheduler import doctor, housekeeping, jobs, names, states, submission
+from shunter.schedulers.kubernetes_scheduler import (
+    doctor,
+    housekeeping,
+    jobs,
+    names,
+    result_containers,
+    states,
+    submission,
+)
 from shunter.schedulers.kubernetes_scheduler.api_server import WATCH_SECONDS, ApiServer, Watches
 from shunter.schedulers.kubernetes_scheduler.code_objects import CodeObjects
 from shunter.schedulers.kubernetes_scheduler.jobs import ClusterJob
@@ -279,10 +288,20 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     # ---- results
 
     def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
-        """Return the results of a replica: they are where the job sent them (``--output``), or in its log."""
-        read_log = partial(self.log_iter, app_id, role_name, k)
+        """Return the results of a replica: they are where the job sent them, or in its logs."""
+        read_log = partial(self._lines_with_results, app_id, role_name, k)
         response = self.describe(app_id)
         return results_sent_by(self.backend, app_id, response, role_name, k, read_log=read_log)
+
+    def _lines_with_results(self, app_id: str, role_name: str, k: int) -> builtins.list[str]:
+        """Return the lines of a replica's logs that have results."""
+        mark = logged_results.MARK.decode()
+        lines = [line for line in self.log_iter(app_id, role_name, k) if mark in line]
+        if logged_results.read(line.encode("utf-8", "replace") for line in lines) is None:
+            job = self._get(app_id)
+            place = [role for role, _ in job.layout].index(role_name), k
+            lines = [*result_containers.lines_of(job, place), *lines]
+        return lines
 
     # ---- entering
 
@@ -367,7 +386,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         return if_reachable(checks, more)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return Secrets and Services of ours whose job is gone."""
+        """Return Secrets and Services of ours whose job is gone, and code of jobs that have ended."""
         return housekeeping.unused(
             self._server_of(cfg), cfg.get("namespace") or names.DEFAULT_NAMESPACE, older_than
         )
