@@ -1,8 +1,8 @@
 """The containers of the stub's pods in Docker: real images, volumes, init containers and sidecars.
 
-What is real: images, working directories, users, commands, variables, files of Secrets, ``emptyDir``, exit
-codes, SIGTERM and SIGKILL, the message in ``/dev/termination-log``. What is not: networks, limits, rotation of
-logs.
+What is real: images, working directories, users, commands, variables, files of Secrets, ``emptyDir``,
+exit codes, SIGTERM and SIGKILL, the message in ``/dev/termination-log``. What is not: networks, limits,
+rotation of logs.
 """
 
 from __future__ import annotations

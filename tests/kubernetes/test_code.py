@@ -23,7 +23,10 @@ from shunter.progress import Silent
 from shunter.runner import Runner, get_runner
 from shunter.runner.fetched_results import _part_path, chosen_files, fetch
 from shunter.schedulers.kubernetes_scheduler import code_objects
-from shunter.specs import AppState
+from shunter.schedulers.kubernetes_scheduler.rules import pod_templates
+from shunter.specs import AppDef, AppState, Role
+from shunter.specs.overlays import JOIN
+from shunter.specs.serialize import from_json
 from tests.backends import need
 from tests.kubernetes.stub import Stub, container_cluster, failure
 from tests.toolkit.image import make_image
@@ -170,11 +173,14 @@ def test_without_need_nothing_travels(cluster, project, runner):
     assert "initContainers" not in info.request.resource["spec"]["template"]["spec"]
 
 
-def test_the_request_shows_no_code_and_names_fit(cluster, project, runner):
-    (project / "train.py").write_text("PASSWORD = 'Tr0ub4dor&3'")
-    (project / "notes.txt").write_text("x")
+def dryrun(runner: Runner, **cfg: Any) -> Any:
     words = ["--script", "train.py", "--image", "image:1", "--name", "n" * 80, "--num-replicas", "12"]
-    info = runner.dryrun_component("train.script", words, "kubernetes", {}, workspace=".")
+    return runner.dryrun_component("train.script", words, "kubernetes", cfg, workspace=".")
+
+
+def test_the_request_shows_no_code_and_names_fit(project, runner):
+    (project / "train.py").write_text("PASSWORD = 'Tr0ub4dor&3'")
+    info = dryrun(runner)
     shown = str(info.request)
     assert base64.b64encode(info.request.code.packed).decode() not in shown
     assert "<redacted>" in shown
@@ -185,6 +191,24 @@ def test_the_request_shows_no_code_and_names_fit(cluster, project, runner):
     assert [source["secret"]["name"] for source in parts["sources"]] == secrets
     assert all(len(each["name"]) <= 63 for each in [*pod["initContainers"], *pod["volumes"]])
     assert info.shipment.plan()["objects"] == 1
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset", "volcano"])
+def test_the_objects_follow_the_published_schemas(project, runner, kind):
+    need("kubernetes_validate")
+    import kubernetes_validate
+
+    (project / "train.py").write_text("")
+    job = dryrun(runner, kind=kind).request
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": template["spec"]}
+        for item in job.manifests
+        for _, template in pod_templates(item)
+    ]
+    for manifest in [*pods, *job.code_secrets()]:
+        kubernetes_validate.validate(manifest, "1.34", strict=True)
+    names = [each["name"] for each in pods[0]["spec"]["initContainers"]]
+    assert names == ["shunter-code", *(f"shunter-results-{number}" for number in range(5))]
 
 
 @pytest.mark.parametrize("refused", ["secrets", "jobs"])
@@ -352,3 +376,21 @@ def test_a_function_returns_what_is_large_and_says_what_is_too_large(cluster, pr
         with pytest.raises(ResultError, match="too large") as error:
             futures[1].result(200)
     assert "--output" in error.value.hint
+
+
+def test_an_image_of_another_user_runs_and_two_roles_share_the_code(cluster, project, runner, image):
+    (project / "train.py").write_text(
+        "import os; open('here', 'w'); print(os.getuid(), sorted(os.listdir('.')))"
+    )
+    words = ["--script", "train.py", "--image", image]
+    app = runner.dryrun_component("train.script", words, "kubernetes", {}, workspace=".").definition
+    first = from_json(AppDef, app).roles[0]
+    container = {"name": "train", "securityContext": {"runAsUser": 1234}}
+    first.metadata["kubernetes"] = {"spec": {JOIN("containers", on="name"): [container]}}
+    other = Role("other", image=image, entrypoint="cat", args=["train.py"])
+    cfg = {"logged_results": 1}
+    handle = runner.run(AppDef("two", [first, other]), "kubernetes", cfg, workspace=".")
+    assert runner.wait(handle).state == AppState.SUCCEEDED, list(runner.log_lines(handle, "train"))
+    assert list(runner.log_lines(handle, "train")) == ["1234 ['here', 'train.py']\n"]
+    assert "getuid" in "".join(runner.log_lines(handle, "other"))
+    assert runner.results(handle, "train", 0).files()

@@ -1,9 +1,9 @@
 """A job's code in Secrets, where there is no registry to push an image to.
 
 Code and toolkit become one compressed archive, cut into Secrets that the job owns. Before each pod's program,
-an init container joins them, compares the SHA-256, and unpacks them into a directory of the pod. So a pod that
-is started again finds the code as the first one did, without the client; and the Jobs are made last, so that
-no pod ever starts without all of it.
+an init container joins them, compares the SHA-256, and unpacks them into a directory of the pod. So a pod
+that is started again finds the code as the first one did, without the client; and the Jobs are made last, so
+that no pod ever starts without all of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shunter.workspace.images.image_content import JobCode
 from shunter.workspace.images.layer import LayerContent, tar_stream
 from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.shipment import ATTEMPTS, Report
-from shunter.workspace.toolkit_files import TOOLKIT_PATH
+from shunter.workspace.toolkit_files import TOOLKIT_BASE, TOOLKIT_PATH
 
 #: Bytes of the archive in one Secret, which takes 1 MiB with its keys, and in all. All of it is in etcd until
 #: the job is removed, and a usual etcd holds 2 GiB.
@@ -33,6 +33,7 @@ FOLDER = TOOLKIT_PATH.rpartition("/")[0]
 CODE_FOLDER = f"{FOLDER}/code"
 _PARTS_FOLDER = f"{FOLDER}-parts"
 CONTAINER, _VOLUME, _PARTS_VOLUME = "shunter-code", "shunter-code", "shunter-code-parts"
+_BASE_VOLUME = "shunter-base"
 _KEY = "part"
 #: Unpacks the parts, whose digest is its argument. Files belong to the user that unpacks them.
 _UNPACK = f"""set -e
@@ -133,8 +134,14 @@ class CodeObjects:
     def _part(self, number: int) -> bytes:
         return self.packed[number * PART_BYTES : (number + 1) * PART_BYTES]
 
-    def add_to(self, pod: dict[str, Any], job_name: str) -> None:
-        """Have a pod unpack the code before its program, which finds it as its working directory."""
+    def add_to(self, pod: dict[str, Any], job_name: str, *, with_base: bool) -> None:
+        """Have a pod unpack the code before its program, which finds it as its working directory.
+
+        Args:
+            pod: the template.
+            job_name: name of the job, with which those of the Secrets begin.
+            with_base: whether the toolkit runs in it, whose base directory its user must be able to write.
+        """
         spec = pod["spec"]
         main = spec["containers"][0]
         sources = [
@@ -154,6 +161,11 @@ class CodeObjects:
         )
         mount = {"name": _VOLUME, "mountPath": FOLDER}
         main.setdefault("volumeMounts", []).append(mount)
+        if with_base and not any(
+            each["mountPath"].rstrip("/") == TOOLKIT_BASE for each in main["volumeMounts"]
+        ):
+            spec["volumes"].append({"name": _BASE_VOLUME, "emptyDir": {}})
+            main["volumeMounts"].insert(0, {"name": _BASE_VOLUME, "mountPath": TOOLKIT_BASE})
         if self.has_workspace:
             main.setdefault("workingDir", CODE_FOLDER)
         parts = {"name": _PARTS_VOLUME, "mountPath": _PARTS_FOLDER, "readOnly": True}
@@ -216,7 +228,7 @@ def _packed(code: JobCode) -> bytes:
                 f"the workspace {code.workspace} is too large to travel without a registry: compressed it has"
                 f" more than {MOST_BYTES // 1_000_000} MB",
                 hint="Push it in an image: -cfg image_repo=ghcr.io/me/jobs. Or leave out what the job does "
-                "not need in .shunterignore (`shunter workspace show` lists the largest files), and read data "
-                "from a bucket or a claim; if the image has the code, --workspace '' ships none.",
+                "not need in .shunterignore (`shunter workspace show` lists the largest files), and read "
+                "data from a bucket or a claim; if the image has the code, --workspace '' ships none.",
             )
     return bytes(packed + packer.flush())

@@ -109,8 +109,8 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
         "stop the job after this many seconds, retries included", default=None, time_limit=SECONDS
     )
     logged_results: int = option(
-        "MiB of results that come back where nothing else keeps them, at most 32; more than 1 takes a container"
-        " beside the program's for each 7 MiB, which prints them at the end",
+        "MiB of results that come back where nothing else keeps them, at most 32; more than 1 takes a "
+        "container beside the program's for each 7 MiB, which prints them at the end",
         default=MOST_LOGGED_RESULTS,
     )
     grace_period: int = option("seconds between SIGTERM and SIGKILL when a pod is stopped", default=30)

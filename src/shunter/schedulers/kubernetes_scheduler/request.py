@@ -413,7 +413,7 @@ class _ObjectPlan:
             hint = "name a place for results (--output s3://bucket/prefix), or mount a claim there"
             self.warnings[f"{text}: {hint}"] = None
         if self.code is not None and (self.code.has_workspace or needs_toolkit(role)):
-            self.code.add_to(pod, self.name)
+            self.code.add_to(pod, self.name, with_base=needs_toolkit(role))
         results = result_containers.count_for(self.opts.logged_results)
         if results and (specification(role.metadata).get("output") or {}).get("log"):
             result_containers.add_to(pod, results)
