@@ -226,29 +226,45 @@ def test_a_refused_submission_leaves_nothing(cluster, project, runner, refused):
         assert not cluster.all("secrets")
 
 
-def test_what_a_killed_client_left_is_collected_and_never_runs(cluster, project, runner, monkeypatch):
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_what_a_killed_client_left_is_collected_and_never_runs(cluster, project, runner, monkeypatch, end):
     large_project(project)
     scheduler = runner.scheduler("kubernetes")
     line = ["--script", "train.py", "--image", "image:1"]
     info = runner.dryrun_component("train.script", line, "kubernetes", {}, workspace=".")
-
     server = scheduler._server("", "")
     create = server.create
 
-    def killed(path: str, manifest: dict[str, Any], **kwargs: Any) -> Any:
+    def ending(path: str, manifest: dict[str, Any], **kwargs: Any) -> Any:
         if manifest["kind"] == "Job":
-            raise SystemExit
+            raise end
         return create(path, manifest, **kwargs)
 
-    monkeypatch.setattr(server, "create", killed)
-    with pytest.raises(SystemExit):
+    monkeypatch.setattr(server, "create", ending)
+    with pytest.raises(end):
         scheduler.schedule(info)
-    assert len(code_secrets(cluster)) == 3
     assert not cluster.all("pods")
     leftovers = scheduler.leftovers({}, older_than=0)
-    assert len(leftovers) == 3
+    assert len(leftovers) == (3 if end is SystemExit else 0)  # as after SIGKILL; Ctrl-C cleans up
     scheduler.remove_leftovers({}, leftovers)
     assert not cluster.all("secrets")
+
+
+def test_code_of_a_job_that_has_ended_is_collected_and_a_rerun_brings_it_again(
+    cluster, project, runner, image
+):
+    (project / "train.py").write_text("print('first')")
+    handle = submit(runner, image)
+    scheduler = runner.scheduler("kubernetes")
+    cluster.wait_for(lambda: cluster.all("pods"))
+    assert scheduler.leftovers({}, older_than=0) == []
+    runner.wait(handle)
+    scheduler.remove_leftovers({}, scheduler.leftovers({}, older_than=0))
+    assert not cluster.all("secrets")
+    (project / "train.py").write_text("print('second')")
+    again = runner.rerun(handle)
+    runner.wait(again)
+    assert list(runner.log_lines(again, "train")) == ["first\n"]
 
 
 # ---- results
