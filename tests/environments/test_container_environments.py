@@ -50,6 +50,7 @@ def wheels(packages: None, project: Path) -> Path:
     return target
 
 
+@pytest.mark.filterwarnings("ignore:role .* a pod keeps no files")
 @pytest.mark.parametrize("scheduler", ["local_docker", pytest.param("kubernetes", marks=pytest.mark.slow)])
 def test_the_toolkit_installs_it_in_the_container(image, wheels, project, scheduler, cluster):
     (project / "s.py").write_text(

@@ -66,7 +66,7 @@ def place(
         return name, {"image": request.getfixturevalue("image")}
     if name == "kubernetes":
         request.getfixturevalue("cluster")
-        return name, {"image": request.getfixturevalue("image")}
+        return name, {"image": request.getfixturevalue("image"), "logged_results": 1}
     if name == "slurm":
         backends.need("slurm")
         cluster = shared_slurm(tmp_path_factory)
