@@ -70,7 +70,7 @@ class CodeObjects:
                     f" {self._code.context.dockerfile}.",
                 )
             try:
-                self.packed = _packed(self._code)
+                self.packed = _packed_once(self._code)
                 break
             except WorkspaceChangedError:
                 if attempt == ATTEMPTS or workspace.frozen:
@@ -191,6 +191,20 @@ def helper(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
+
+
+#: The last archive, by its content: an executor submits the same code many times.
+_LAST: dict[str, bytes] = {}
+
+
+def _packed_once(code: JobCode) -> bytes:
+    key = code.key("", with_toolkit=code.toolkit is not None)
+    packed = _LAST.get(key)
+    if packed is None:
+        packed = _packed(code)
+        _LAST.clear()
+        _LAST[key] = packed
+    return packed
 
 
 def _packed(code: JobCode) -> bytes:
