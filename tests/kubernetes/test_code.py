@@ -118,6 +118,7 @@ def test_a_large_workspace_arrives_in_each_pod_as_it_was(cluster, project, runne
     assert not cluster.all("secrets")
 
 
+@pytest.mark.slow
 def test_a_pod_that_replaces_an_evicted_one_has_the_code_too(cluster, project, runner, image):
     large_project(project)
     (project / "train.py").write_text("import time; print(open('run.sh').read(), flush=True); time.sleep(60)")
@@ -250,6 +251,7 @@ def test_what_a_killed_client_left_is_collected_and_never_runs(cluster, project,
     assert not cluster.all("secrets")
 
 
+@pytest.mark.slow
 def test_code_of_a_job_that_has_ended_is_collected_and_a_rerun_brings_it_again(
     cluster, project, runner, image
 ):
@@ -345,6 +347,7 @@ def test_a_pod_that_is_killed_while_it_sends_results_has_none(cluster, project, 
 # ---- functions
 
 
+@pytest.mark.slow
 def test_a_function_whose_pod_is_killed_says_why_and_one_that_is_cancelled_ends(cluster, project, image):
     def wait() -> None:
         import time
@@ -387,13 +390,15 @@ def test_a_function_returns_what_is_large_and_says_what_is_too_large(cluster, pr
 
     make.__module__ = "__main__"
     with shunter.Executor("kubernetes", image=image) as executor:
-        futures = [executor.submit(make, size) for size in (30_000_000, 40_000_000)]
-        assert len(futures[0].result(200)) == 30_000_000
-        with pytest.raises(ResultError, match="too large") as error:
-            futures[1].result(200)
+        assert len(executor.submit(make, 30_000_000).result(100)) == 30_000_000
+    with shunter.Executor("kubernetes", image=image, logged_results=1) as executor:
+        future = executor.submit(make, 2_000_000)
+    with pytest.raises(ResultError, match="too large") as error:
+        future.result(100)
     assert "--output" in error.value.hint
 
 
+@pytest.mark.slow
 def test_an_image_of_another_user_runs_and_two_roles_share_the_code(cluster, project, runner, image):
     (project / "train.py").write_text(
         "import os; open('here', 'w'); print(os.getuid(), sorted(os.listdir('.')))"
