@@ -15,6 +15,7 @@ from shunter.errors import ConfigError
 from shunter.runner import get_runner
 from shunter.specs import AppState
 from tests.backends import need
+from tests.kubernetes.stub import container_cluster
 from tests.toolkit.image import make_image
 
 
@@ -28,6 +29,18 @@ def image() -> Iterator[str]:
 
 
 @pytest.fixture
+def cluster(scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For Kubernetes, an API server whose pods are containers, and nothing besides."""
+    if scheduler != "kubernetes":
+        yield
+        return
+    need("lightkube")
+    with container_cluster(tmp_path / "kubeconfig"):
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        yield
+
+
+@pytest.fixture
 def wheels(packages: None, project: Path) -> Path:
     """A folder in the project with a wheel that a container without network can install."""
     target = project / "wheels"
@@ -37,14 +50,16 @@ def wheels(packages: None, project: Path) -> Path:
     return target
 
 
-def test_the_toolkit_installs_it_in_the_container(image, wheels, project):
+@pytest.mark.filterwarnings("ignore:role .* a pod keeps no files")
+@pytest.mark.parametrize("scheduler", ["local_docker", pytest.param("kubernetes", marks=pytest.mark.slow)])
+def test_the_toolkit_installs_it_in_the_container(image, wheels, project, scheduler, cluster):
     (project / "s.py").write_text(
         '# /// script\n# dependencies = ["six"]\n# ///\nimport sys, six; print(sys.prefix, sys.base_prefix)\n'
     )
     offline = ["--env", "PIP_NO_INDEX=1,PIP_FIND_LINKS=wheels"]
     arguments = ["--script", "s.py", "--image", image, *offline]
     with get_runner() as runner:
-        handle = runner.run_component("train.script", arguments, "local_docker", {}, workspace=".")
+        handle = runner.run_component("train.script", arguments, scheduler, {}, workspace=".")
         state = runner.wait(handle).state
         lines = list(runner.log_lines(handle, "s"))
         runner.delete(handle)

@@ -14,6 +14,7 @@ from shunter.docker import images
 from shunter.docker.command import DockerCommand
 from tests import backends, grid_engine, ray_cluster
 from tests.functions import work
+from tests.kubernetes.stub import Stub, container_cluster
 from tests.slurm_cluster import shared_cluster as shared_slurm
 from tests.toolkit.image import make_image
 
@@ -41,7 +42,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 Options = dict[str, Any]
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ray", "sagemaker_local")]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("kubernetes", "ray", "sagemaker_local")]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stub]:
+    backends.need("lightkube")
+    with container_cluster(tmp_path / "kubeconfig") as stub:
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        yield stub
 
 
 @pytest.fixture(params=["local_docker", "slurm", "sge", *SLOW])
@@ -55,6 +64,9 @@ def place(
     name: str = request.param
     if name == "local_docker":
         return name, {"image": request.getfixturevalue("image")}
+    if name == "kubernetes":
+        request.getfixturevalue("cluster")
+        return name, {"image": request.getfixturevalue("image"), "logged_results": 1}
     if name == "slurm":
         backends.need("slurm")
         cluster = shared_slurm(tmp_path_factory)

@@ -1,4 +1,7 @@
-"""A small API server with a controller of Jobs and a kubelet, for tests: pods are processes of this machine.
+"""A small API server with a controller of Jobs and a kubelet, for tests.
+
+Pods are processes of this machine, without volumes and init containers; with ``in_containers`` they are real
+containers, see `tests.kubernetes.pod_containers`.
 
 It speaks the parts of the API that the scheduler uses: objects with versions, selectors, pages, merge
 patches, strict field validation, watches, logs as the kubelet gives them. Faults are set from
@@ -19,11 +22,15 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.kubernetes.pod_containers import PodContainers
 
 _PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))"
@@ -87,6 +94,7 @@ class Stub:
         groups: API groups beside the core and batch, each with its versions.
         faults: called with each request (method, path, parameters); may return an answer instead.
         runs_pods: whether pods are processes; otherwise they stay Pending.
+        in_containers: whether pods are containers of Docker instead.
         cut_logs: after how many bytes the next log responses break off.
         warnings: what it warns of whenever something is made.
         users: over TLS, the names in client certificates and the tokens that it knows; everybody else is
@@ -108,10 +116,13 @@ class Stub:
         self.extra: dict[str, dict[str, Any]] = {}
         self.faults: Callable[[str, str, dict[str, str]], Answer | str | None] = lambda *request: None
         self.runs_pods = True
+        self.in_containers = False
+        self.containers: dict[str, PodContainers] = {}
+        self.evicted: set[str] = set()
         self.cut_logs: list[int] = []
         self.cut_watches: list[int] = []
         self.requests: list[str] = []
-        self.logs: dict[tuple[str, int], Log] = defaultdict(Log)
+        self.logs: dict[tuple[str, int | str], Log] = defaultdict(Log)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.threads: list[threading.Thread] = []
         self.stopped = False
@@ -151,6 +162,8 @@ class Stub:
             processes = list(self.processes.values())
         for process in processes:
             _kill(process, signal.SIGKILL)
+        for containers in list(self.containers.values()):
+            containers.remove()
         self.server.shutdown()
         self.server.server_close()
         self.serving.join()
@@ -236,6 +249,17 @@ class Stub:
         process = self.processes.get(name)
         if process is not None:
             _kill(process, signal.SIGTERM)
+        if name in self.containers:
+            pod = self.containers[name].pod
+            threading.Thread(
+                target=self.containers[name].stop, args=(pod["spec"]["containers"][0]["name"],)
+            ).start()
+
+    def evict(self, name: str) -> None:
+        """Take a pod away, as a kubelet does that runs out of disk."""
+        self.evicted.add(name)
+        containers = self.containers[name]
+        containers.stop(containers.pod["spec"]["containers"][0]["name"], "KILL")
 
     def select(self, plural: str, namespace: str | None, params: dict[str, str]) -> list[dict[str, Any]]:
         with self.lock:
@@ -276,7 +300,8 @@ class Stub:
         with self.lock:
             self.put("pods", pod)
         if self.runs_pods:
-            thread = threading.Thread(target=self._run_pod, args=(job, pod, index, failures), daemon=True)
+            run = self._run_in_containers if self.in_containers else self._run_pod
+            thread = threading.Thread(target=run, args=(job, pod, index, failures), daemon=True)
             self.threads.append(thread)
             thread.start()
 
@@ -332,6 +357,62 @@ class Stub:
             self._pod_status(pod, "Failed" if code else "Succeeded", {"terminated": end})
             self._after(job, index, code, failures)
 
+    def _run_in_containers(self, job: dict[str, Any], pod: dict[str, Any], index: int, failures: int) -> None:
+        name, main = pod["metadata"]["name"], pod["spec"]["containers"][0]
+        namespace = pod["metadata"]["namespace"]
+
+        def logged(container: str, line: bytes) -> None:
+            self.logs[name, 0 if container == main["name"] else container].add(line)
+
+        containers = PodContainers(
+            pod,
+            lambda secret: self.get("secrets", secret, namespace),
+            lambda container: self._variables(pod, container),
+            expand,
+            logged,
+        )
+        with self.lock:
+            self.containers[name] = containers
+        began = now()
+        failed, code = containers.run_init()
+        if not failed:
+            with self.lock:
+                if self.stopped:
+                    return
+                containers.start(main)
+                self._pod_status(pod, "Running", {"running": {"startedAt": began}})
+                self._count(job)
+            code = containers.wait(main["name"])
+        containers.stop_sidecars()
+        log = self.logs[name, failed or 0]
+        log.end()
+        end = {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "startedAt": began,
+            "finishedAt": now(),
+        }
+        message = b""
+        if os.path.exists(containers.message):
+            with open(containers.message, "rb") as file:
+                message = file.read()
+        if code:
+            end["message"] = (message or b"".join(line for _, line in log.lines)[-2048:]).decode()
+        containers.remove()
+        with self.lock:
+            if self.stopped:
+                return
+            phase = "Failed" if code else "Succeeded"
+            if failed:
+                self._pod_status(pod, phase, {"waiting": {"reason": "PodInitializing"}})
+                pod["status"]["initContainerStatuses"] = [{"name": failed, "state": {"terminated": end}}]
+            else:
+                self._pod_status(pod, phase, {"terminated": end})
+            if name in self.evicted:
+                taken = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+                pod["status"]["conditions"] = [{**taken, "message": "the node was low on ephemeral-storage"}]
+            self._after(job, index, code, failures, is_evicted=name in self.evicted)
+
     def _pod_status(self, pod: dict[str, Any], phase: str, state: dict[str, Any]) -> None:
         if ("pods", pod["metadata"]["namespace"], pod["metadata"]["name"]) not in self.objects:
             return
@@ -377,7 +458,9 @@ class Stub:
             failed=phases.count("Failed"),
         )
 
-    def _after(self, job: dict[str, Any], index: int, code: int, failures: int) -> None:
+    def _after(
+        self, job: dict[str, Any], index: int, code: int, failures: int, *, is_evicted: bool = False
+    ) -> None:
         """Do what the controller does when a pod has ended."""
         key = ("jobs", job["metadata"]["namespace"], job["metadata"]["name"])
         if self.objects.get(key) is not job:
@@ -393,9 +476,16 @@ class Stub:
             action, place = "Count", 0
             for number, rule in enumerate(spec.get("podFailurePolicy", {}).get("rules", [])):
                 exits = rule.get("onExitCodes")
+                if is_evicted and "onPodConditions" in rule:
+                    action = rule["action"]
+                    break
                 if exits and (code in exits["values"]) == (exits["operator"] == "In"):
                     action, place = rule["action"], number
                     break
+            if action == "Ignore":
+                self.start_pod(job, index, failures)
+                self._count(job)
+                return
             failures += 1
             if action == "FailJob":
                 found = f"failed with exit code {code} matching FailJob rule at index {place}"
@@ -542,6 +632,15 @@ def matches(item: dict[str, Any], params: dict[str, str]) -> bool:
     if field.startswith("involvedObject.name="):
         return bool(item.get("involvedObject", {}).get("name") == field.partition("=")[2])
     return True
+
+
+@contextmanager
+def container_cluster(kubeconfig: Path) -> Iterator[Stub]:
+    """Yield an API server whose pods are containers of Docker, and write the kubeconfig that names it."""
+    with Stub() as stub:
+        stub.in_containers = True
+        stub.kubeconfig(kubeconfig)
+        yield stub
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -733,6 +832,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(400, "BadRequest", f'container in pod "{name}" is waiting to start')
         restarts = int(statuses[0].get("restartCount") or 0)
         log = stub.logs[name, restarts - bool(params.get("previous"))]
+        if (name, params.get("container", "")) in stub.logs:
+            log = stub.logs[name, params["container"]]
         since = params.get("sinceTime", "")
         cut = stub.cut_logs.pop(0) if stub.cut_logs else None
         self._begin("text/plain")
@@ -743,7 +844,7 @@ class _Handler(BaseHTTPRequestHandler):
                     place += 1
                     if at[:19] < since[:19]:
                         continue
-                    data = at.encode() + b" " + line
+                    data = at.encode() + b" " + line if params.get("timestamps") else line
                     if cut is not None and sent + len(data) > cut:
                         self._chunk(data[: max(cut - sent, 1)])
                         self.connection.close()

@@ -47,16 +47,17 @@ def test_small_results_come_with_the_log_which_does_not_show_them(tmp_path: Path
             assert b"".join(block.data for block in blocks) == shown
 
 
-def test_results_that_do_not_fit_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_results_that_do_not_fit_are_named(tmp_path: Path) -> None:
     script = 'import os; open(os.environ["SM_MODEL_DIR"] + "/large", "wb").write(os.urandom(3 << 20))'
     with get_runner("test") as runner:
         handle = runner.run(app(training(tmp_path, script, {"log": True})), "kubernetes")
         status = runner.wait(handle)
         assert status is not None
         assert status.state == AppState.SUCCEEDED
-        with pytest.raises(ConfigError, match="more than 1 MiB") as error:
-            runner.results(handle, "train", 0)
-        assert "--output" in error.value.hint
+        place = runner.results(handle, "train", 0)
+        assert [file.path for file in place.files()] == ["output/success"]
+        assert place.left_out == ["model is too large for the log, and is lost"]
+        assert any("--output" in line for line in runner.log_lines(handle, "train"))
 
 
 def test_results_come_from_an_output_that_this_machine_sees(tmp_path: Path) -> None:

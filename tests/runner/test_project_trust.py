@@ -37,7 +37,8 @@ exclude exclusive exec experiment_config fail_fast final_exit_codes gang gpu gpu
 gpu_per gpu_resource gpu_type grace_period gres group hang_timeout host_network hyperparameters
 input_mode instance_count instance_groups instance_placement_config instance_preferences
 instance_type keep_alive_period_in_seconds kind label_selector labels local_queue
-lsf_queue mail-type mail_on max_pending max_retry_attempts max_run max_running max_wait mem_limit
+logged_results lsf_queue mail-type mail_on max_pending max_retry_attempts max_run max_running
+max_wait mem_limit
 mem_per memory metadata metric_definitions model_channel_name node_selector nodelist omit on_hang
 partition pe placement placement_timeout platform priority priority_class project qos queue quiet
 requeue replicas_per_node reservation reserve reserved_memmb reserved_millicpu resources retry

@@ -35,9 +35,10 @@ def test_results_come_back_and_are_not_shown(tmp_path: Path) -> None:
     lines = text.splitlines(keepends=True)
     assert max(map(len, lines)) < 16 << 10
     assert logged_results.without_results(text) == b"first\nno line end\n"
-    packed = logged_results.read(lines)
-    assert packed is not None
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+    results = logged_results.read(lines)
+    assert results is not None
+    assert results.left_out == ()
+    with tarfile.open(fileobj=io.BytesIO(results.packed)) as archive:
         assert archive.getnames() == ["model/weights"]
         assert archive.extractfile("model/weights").read() == weights  # type: ignore[union-attr]
     # an attempt that was killed before, other lines between, and lines that only look like ours
@@ -52,7 +53,7 @@ def test_results_come_back_and_are_not_shown(tmp_path: Path) -> None:
         f"{mark}{'0' * 12} 0 =\n".encode(),
     ]
     mixed = [*others, *(line for each in lines for line in (each, b"other\n")), *others]
-    assert logged_results.read(mixed) == packed
+    assert logged_results.read(mixed) == results
     assert logged_results.read([line for line in lines if b" 2 " not in line]) is None
 
 
@@ -63,3 +64,31 @@ def test_large_results_stay_where_they_are(tmp_path: Path, capfd: pytest.Capture
     assert logged_results.MARK not in written(base, tmp_path)
     said = capfd.readouterr()
     assert "--output" in said.out + said.err
+    (base / "output").mkdir()
+    (base / "output/metrics").write_text("0.5")
+    results = logged_results.read(written(base, tmp_path).splitlines(keepends=True))
+    assert results is not None
+    assert results.left_out == ("model",)
+    with tarfile.open(fileobj=io.BytesIO(results.packed)) as archive:
+        assert archive.getnames() == ["output/metrics"]
+
+
+def test_larger_results_go_to_files_where_there_are_logs_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, files = tmp_path / "ml", tmp_path / "files"
+    (base / "model").mkdir(parents=True)
+    files.mkdir()
+    weights = os.urandom(logged_results.FILE_BYTES + 5000)
+    (base / "model/weights").write_bytes(weights)
+    monkeypatch.setenv(logged_results.FILES, f"{files}:2")
+    last = written(base, tmp_path).splitlines(keepends=True)
+    lines = [line for name in ("0", "1") for line in (files / name).read_bytes().splitlines(keepends=True)]
+    assert max((files / name).stat().st_size for name in ("0", "1")) < 10 << 20
+    results = logged_results.read([*lines, *last])
+    assert results is not None
+    with tarfile.open(fileobj=io.BytesIO(results.packed)) as archive:
+        assert archive.extractfile("model/weights").read() == weights  # type: ignore[union-attr]
+    assert logged_results.read([*lines[:-1], *last]) is None
+    monkeypatch.setenv(logged_results.FILES, f"{files}:1")
+    assert logged_results.MARK not in written(base, tmp_path / "ml")

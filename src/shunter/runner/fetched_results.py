@@ -6,12 +6,14 @@ is; a later attempt goes on at its size if the source is still the same.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import filecmp
 import glob
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import IO
@@ -237,8 +239,10 @@ def _fetch(root: str, each: Chosen, progress: Progress, done: int, total: int, *
     path = os.path.join(root, each.name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     part = _part_path(path, each.file)
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(part, flags, 0o666), "r+b") as file:
+    with _opened_part(part) as file:
+        if os.path.lexists(path) and _is_here(root, each, force=force):  # another process has fetched it
+            os.unlink(part)
+            return UNCHANGED
         have = file.seek(0, os.SEEK_END)
         if have > each.file.size:
             file.truncate(0)
@@ -255,23 +259,38 @@ def _fetch(root: str, each: Chosen, progress: Progress, done: int, total: int, *
                 f"{each.file.path} became shorter meanwhile: {have} of {each.file.size} bytes came",
                 hint="The job may be writing it. Fetch it again.",
             )
+        file.flush()
         if each.file.sha256 and _sha256_of(file) != each.file.sha256:
             os.unlink(part)
             raise BackendError(
                 f"{each.file.path} was damaged on its way: its SHA-256 is wrong", hint="Fetch it again."
             )
-    if each.file.modified is not None:
-        os.utime(part, ns=(_nanoseconds(each.file), _nanoseconds(each.file)))
-    state = FETCHED
-    if os.path.lexists(path) and not force:
-        if not filecmp.cmp(part, path, shallow=False):
-            os.unlink(part)
-            raise _differs(path)
-        state = UNCHANGED
-    os.replace(part, path)
-    for stale in glob.glob(glob.escape(_part_stem(path)) + ".*.part"):
-        os.unlink(stale)
+        if each.file.modified is not None:
+            os.utime(part, ns=(_nanoseconds(each.file), _nanoseconds(each.file)))
+        state = FETCHED
+        if os.path.lexists(path) and not force:
+            if not filecmp.cmp(part, path, shallow=False):
+                os.unlink(part)
+                raise _differs(path)
+            state = UNCHANGED
+        for stale in glob.glob(glob.escape(_part_stem(path)) + ".*.part"):
+            if stale != part:
+                os.unlink(stale)
+        os.replace(part, path)
     return state
+
+
+@contextlib.contextmanager
+def _opened_part(part: str) -> Iterator[IO[bytes]]:
+    """Open a part, and keep others from it: a process that fetches the same waits, and then has the file."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        with open(os.open(part, flags, 0o666), "r+b") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.path.exists(part) and os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
+                yield file
+                return
 
 
 def _part_stem(path: str) -> str:

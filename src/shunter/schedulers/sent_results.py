@@ -64,19 +64,25 @@ def results_sent_by(
     check_replicas(app_id, [(role_name, k)], dict.fromkeys(known))
     uri = response.results or ""
     if not uri:
-        packed = None
+        logged = None
         if read_log is not None:
-            packed = logged_results.read(line.encode("utf-8", "replace") for line in read_log())
-        if packed is not None:
-            return ArchivedResults(f"the log of {app_id} {role_name}/{k}", partial(io.BytesIO, packed))
+            logged = logged_results.read(line.encode("utf-8", "replace") for line in read_log())
+        if logged is not None:
+            name = f"the log of {app_id} {role_name}/{k}"
+            archive = ArchivedResults(name, partial(io.BytesIO, logged.packed))
+            archive.left_out += [f"{each} is too large for the log, and is lost" for each in logged.left_out]
+            return archive
         if read_log is not None and not is_terminal(response.state):
             raise ConfigError(
                 f"{app_id} has no output, so its results come with its log when it has ended",
                 hint="Wait for its end. With --output s3://BUCKET/PREFIX they are sent to storage.",
             )
-        no_log = (
-            "" if read_log is None else ", and its log has none: those of more than 1 MiB do not fit into it"
-        )
+        no_log = ""
+        if read_log is not None:
+            no_log = (
+                ", and its log has none that are complete: they were too large for it (then it says so), or "
+                "the job was killed before it had written them"
+            )
         raise ConfigError(
             f"{backend} keeps the results of {app_id} nowhere that can be read from here{no_log}",
             hint="Have the next job send them to storage: run it with --output s3://BUCKET/PREFIX, or with a "

@@ -2,8 +2,11 @@
 
 At the end of the run the directories ``model``, ``output`` and ``checkpoints`` are packed, and written to
 stdout as lines that begin with a mark and have a part each, in base64; the last one has the SHA-256 of the
-whole. Readers of the log leave these lines out. Results that are too large stay where they are, which a line
-says.
+whole. Readers of the log leave these lines out.
+
+Where containers beside the job's write to logs of their own (Kubernetes), the lines of larger results go to
+files, one for each of these containers; the last line goes to stdout. Of results that are too large,
+checkpoints are left out first, then the model; the last line names them, and so does a warning.
 """
 
 from __future__ import annotations
@@ -15,68 +18,109 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from . import archive, log
 from .layout import Layout
 
 #: Begins each line. What is before it on the line is the script's, whose last line may lack its end.
 MARK = b"@shunter-results@ "
-#: How large the packed results may be, and how large before they are packed.
+#: How large the packed results in stdout may be, and how large results may be before they are packed.
 MOST_BYTES, MOST_UNPACKED = 1 << 20, 64 << 20
 #: Bytes in a line: container engines cut lines of 16 KiB in base64 with what is before them.
 LINE_BYTES = 9 << 10
-#: How many lines there can be.
-MOST_LINES = MOST_BYTES // LINE_BYTES + 3
+#: How many lines there can be in stdout, and in all.
+MOST_LINES, MOST_NUMBER = MOST_BYTES // LINE_BYTES + 3, 9999
+#: Names the folder and the number of the files for larger results: ``FOLDER:COUNT``.
+FILES = "SHUNTER_RESULT_FILES"
+#: Lines in such a file: with what engines add, less than the 10 MiB at which the kubelet rotates a log.
+FILE_LINES = 800
+FILE_BYTES = FILE_LINES * LINE_BYTES
 #: How many results are put together at the same time: an attempt that was killed has written a part of one.
 _MOST_GROUPS = 8
 _INTERNAL = "output/.failure.reserve"
-_LINE = re.compile(rb"([0-9a-f]{12}) (?:(\d{1,4}) ([A-Za-z0-9+/=]*)|end (\d{1,4}) ([0-9a-f]{64}))\s*\Z")
+_LINE = re.compile(
+    rb"([0-9a-f]{12}) (?:(\d{1,4}) ([A-Za-z0-9+/=]*)"
+    rb"|end (\d{1,4}) ([0-9a-f]{64})(?: without ([a-z,]+))?)\s*\Z"
+)
+
+
+class LoggedResults(NamedTuple):
+    """Results in a log: packed, and the directories that were too large."""
+
+    packed: bytes
+    left_out: tuple[str, ...] = ()
 
 
 def write(layout: Layout, descriptor: int = 1) -> None:
     """Write the results to stdout, or a line that says why not. Never raises."""
     try:
-        packed = _packed(layout)
-        if packed is None:
+        folder, _, count = os.environ.get(FILES, "").rpartition(":")
+        results = _packed(layout, max(MOST_BYTES, FILE_BYTES * int(count or 0)))
+        if results is None:
             return
+        packed = results.packed
         digest = hashlib.sha256(packed).hexdigest()
         parts = [packed[start : start + LINE_BYTES] for start in range(0, len(packed), LINE_BYTES)]
-        for number, part in enumerate(parts):
-            _write(descriptor, b"%s %d %s" % (digest[:12].encode(), number, base64.b64encode(part)))
-        _write(descriptor, f"{digest[:12]} end {len(parts)} {digest}".encode())
+        lines = [
+            b"%s%s %d %s\n" % (MARK, digest[:12].encode(), number, base64.b64encode(part))
+            for number, part in enumerate(parts)
+        ]
+        if len(packed) <= MOST_BYTES:
+            _write(descriptor, b"".join(lines))
+        else:
+            for start in range(0, len(lines), FILE_LINES):
+                with open(os.path.join(folder, str(start // FILE_LINES)), "wb") as file:
+                    file.writelines(lines[start : start + FILE_LINES])
+        without = f" without {','.join(results.left_out)}" if results.left_out else ""
+        _write(descriptor, MARK + f"{digest[:12]} end {len(parts)} {digest}{without}\n".encode())
     except (OSError, ValueError) as error:
         log.warning(f"The results do not come back with the log: {error}")
 
 
-def _write(descriptor: int, text: bytes) -> None:
-    data = MARK + text + b"\n"
+def _write(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]
 
 
-def _packed(layout: Layout) -> bytes | None:
-    """Return the packed results; None if there are none, or if they are too large."""
-    entries = []
-    for name in ("model", "output", "checkpoints"):
-        folder = os.path.join(layout.base, name)
-        entries += [(f"{name}/{path}", full) for path, full in archive.entries_of(folder)]
-    entries = [(name, path) for name, path in entries if name != _INTERNAL]
-    files = [path for _, path in entries if os.path.isfile(path) and not os.path.islink(path)]
-    if not files:
-        return None
-    size = sum(map(os.path.getsize, files))
-    if size <= MOST_UNPACKED:
-        with tempfile.TemporaryDirectory(prefix="shunter-") as folder:
-            path = os.path.join(folder, "results")
-            archive.pack(entries, path, keeps_times=True)
-            if os.path.getsize(path) <= MOST_BYTES:
-                with open(path, "rb") as file:
-                    return file.read()
-    log.warning(
-        f"The results ({size} bytes) are too large to come back with the log, which takes {MOST_BYTES} bytes "
-        "when they are packed: run the job with --output s3://BUCKET/PREFIX."
-    )
-    return None
+def _packed(layout: Layout, most: int) -> LoggedResults | None:
+    """Return the packed results, without directories that are too large; None if nothing is left."""
+    entries = {name: _entries(layout, name) for name in ("output", "model", "checkpoints")}
+    kept = [name for name in entries if entries[name]]
+    left_out: list[str] = []
+    packed = b""
+    while kept:
+        chosen = [entry for name in kept for entry in entries[name]]
+        size = sum(os.path.getsize(path) for _, path in chosen if not os.path.islink(path))
+        packed = _pack(chosen, most) if size <= max(MOST_UNPACKED, 8 * most) else b""
+        if packed:
+            break
+        left_out.append(kept.pop())
+    if left_out:
+        log.warning(
+            f"Too large to come back with the log, which takes {most} bytes when they are packed: "
+            f"{', '.join(left_out)}. Run the job with --output s3://BUCKET/PREFIX."
+        )
+    return LoggedResults(packed, tuple(left_out)) if packed else None
+
+
+def _entries(layout: Layout, name: str) -> list[tuple[str, str]]:
+    """Return what a directory of results holds, by names in the archive; empty if it has no file."""
+    entries = [(f"{name}/{path}", full) for path, full in archive.entries_of(os.path.join(layout.base, name))]
+    entries = [(path, full) for path, full in entries if path != _INTERNAL]
+    has_files = any(os.path.isfile(full) and not os.path.islink(full) for _, full in entries)
+    return entries if has_files else []
+
+
+def _pack(entries: list[tuple[str, str]], most: int) -> bytes:
+    """Return entries as an archive; empty if it is too large."""
+    with tempfile.TemporaryDirectory(prefix="shunter-") as folder:
+        path = os.path.join(folder, "results")
+        archive.pack(entries, path, keeps_times=True)
+        if os.path.getsize(path) > most:
+            return b""
+        with open(path, "rb") as file:
+            return file.read()
 
 
 def without_results(data: bytes) -> bytes:
@@ -93,20 +137,20 @@ def without_results(data: bytes) -> bytes:
     return b"".join(lines)
 
 
-def read(lines: Iterable[bytes]) -> bytes | None:
-    """Return the packed results of a log: the last that are complete; None if there are none."""
+def read(lines: Iterable[bytes]) -> LoggedResults | None:
+    """Return the results of a log: the last that are complete; None if there are none."""
     parts: dict[bytes, dict[int, bytes]] = {}
-    found: bytes | None = None
+    results = None
     for line in lines:
         match = _LINE.match(line.partition(MARK)[2])
         if match is None:
             continue
-        key, number, text, count, digest = match.groups()
+        key, number, text, count, digest, without = match.groups()
         if number is not None:
             if key not in parts and len(parts) == _MOST_GROUPS:  # lines that only look like ours
                 del parts[next(iter(parts))]
             own = parts.setdefault(key, {})
-            if int(number) < MOST_LINES and len(text) <= 2 * LINE_BYTES:
+            if int(number) < MOST_NUMBER and len(text) <= 2 * LINE_BYTES:
                 try:
                     own[int(number)] = base64.b64decode(text)
                 except binascii.Error:
@@ -114,5 +158,6 @@ def read(lines: Iterable[bytes]) -> bytes | None:
         elif sorted(parts.get(key, {})) == list(range(int(count))):
             whole = b"".join(parts[key][index] for index in range(int(count)))
             if hashlib.sha256(whole).hexdigest().encode() == digest:
-                found = whole
-    return found
+                left_out = without.decode().split(",") if without else ()
+                results = LoggedResults(whole, tuple(left_out))
+    return results

@@ -49,6 +49,11 @@ _WRONG_CERTIFICATE = (
 )
 
 
+#: Asks for a list without the content of its objects.
+#: https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
 class KubernetesError(BackendError):
     """The API server refused a request, or could not be reached.
 
@@ -126,6 +131,7 @@ class ApiServer:
         *,
         attempts: int = ATTEMPTS,
         content_type: str = "application/json",
+        accept: str = "application/json",
         **params: Any,
     ) -> Any:
         """Send a request, and return its answer.
@@ -136,7 +142,7 @@ class ApiServer:
         content = None
         if body is not None:
             content = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        headers = {"Accept": accept, "Content-Type": content_type}
         backoff = Backoff(
             FIRST_DELAY, LONGEST_DELAY, attempts=attempts, limit=PATIENCE, clock=self._clock
         ).start()
@@ -198,6 +204,10 @@ class ApiServer:
             token = (page.get("metadata") or {}).get("continue") or ""
             if not token:
                 return items
+
+    def metadata(self, path: str, **params: Any) -> list[dict[str, Any]]:
+        """Return all objects of a list without what is in them; see `items`."""
+        return self.items(path, accept=METADATA, **params)
 
     def create(
         self, path: str, manifest: Mapping[str, Any], *, dry_run: bool = False, attempts: int = ATTEMPTS

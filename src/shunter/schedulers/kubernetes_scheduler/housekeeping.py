@@ -92,21 +92,27 @@ def delete(job: ClusterJob) -> None:
     path = list_path(job.kind, job.namespace)
     job.server.request("DELETE", path, labelSelector=job.selector, propagationPolicy="Background")
     for path in (core_path("services", job.namespace), core_path("secrets", job.namespace)):
-        for each in job.server.items(path, labelSelector=job.selector):
+        for each in job.server.metadata(path, labelSelector=job.selector):
             job.server.delete(f"{path}/{names.name_of(each)}")
 
 
 def unused(server: ApiServer, namespace: str, older_than: float) -> list[Leftover]:
-    """Return Secrets and Services of ours that no job owns, older than some seconds."""
+    """Return Secrets and Services of ours that no job needs, older than some seconds.
+
+    Code is not needed any more when its job has ended.
+    """
     now = time.time()
-    known = {job.name for job in list_jobs(server, namespace)}
+    jobs = list_jobs(server, namespace)
+    known, running = {job.name for job in jobs}, {job.name for job in jobs if not job.has_ended}
     leftovers = []
     for plural in ("secrets", "services"):
         path = core_path(plural, namespace)
-        for item in server.items(path, labelSelector=names.LABEL_JOB):
-            job = names.labels_of(item)[names.LABEL_JOB]
+        for item in server.metadata(path, labelSelector=names.LABEL_JOB):
+            labels = names.labels_of(item)
+            job = labels[names.LABEL_JOB]
             age = now - (seconds(item["metadata"].get("creationTimestamp")) or now)
-            if job not in known and age >= older_than:
+            needed = running if names.LABEL_CODE in labels else known
+            if job not in needed and age >= older_than:
                 name = f"{plural.removesuffix('s')} {names.name_of(item)}"
                 app_id = names.make_app_id(namespace, job)
                 leftovers.append(Leftover(f"{path}/{names.name_of(item)}", name, age, app_id=app_id))

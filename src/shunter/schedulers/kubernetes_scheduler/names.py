@@ -24,6 +24,8 @@ LABEL_REPLICA = "shunter/replica"
 LABEL_APP_NAME = "shunter/app-name"
 LABEL_USER = "shunter/user"
 LABEL_VERSION = "shunter/version"
+#: Marks the Secrets with the job's code.
+LABEL_CODE = "shunter/code"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGED_BY = "shunter"
 #: TorchX's labels, for anyone who selects pods by them.

@@ -11,6 +11,8 @@ from shunter.workspace.docker_workspace import DockerWorkspaceOpts
 
 AUTO, JOB, JOBSET, VOLCANO = "auto", "job", "jobset", "volcano"
 KINDS = (AUTO, JOB, JOBSET, VOLCANO)
+#: MiB of results that come back with logs at most.
+MOST_LOGGED_RESULTS = 32
 
 #: Options of TorchX's ``kubernetes_mcad``, each with what replaces it.
 REPLACED = {
@@ -105,6 +107,11 @@ class KubernetesOpts(HangOpts, RetryOpts, NotifyOpts, DockerWorkspaceOpts):
     )
     timeout: int | None = option(
         "stop the job after this many seconds, retries included", default=None, time_limit=SECONDS
+    )
+    logged_results: int = option(
+        "MiB of results that come back where nothing else keeps them, at most 32; more than 1 takes a "
+        "container beside the program's for each 7 MiB, which prints them at the end",
+        default=MOST_LOGGED_RESULTS,
     )
     grace_period: int = option("seconds between SIGTERM and SIGKILL when a pod is stopped", default=30)
     ttl: int | None = option(

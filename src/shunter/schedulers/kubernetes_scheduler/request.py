@@ -19,7 +19,8 @@ from typing import Any
 from shunter import __version__
 from shunter.errors import ConfigError
 from shunter.redaction import Redactor
-from shunter.schedulers.kubernetes_scheduler import names
+from shunter.schedulers.kubernetes_scheduler import names, result_containers
+from shunter.schedulers.kubernetes_scheduler.code_objects import CodeObjects
 from shunter.schedulers.kubernetes_scheduler.failure_policy import failure_rules, note_of, restarted_codes
 from shunter.schedulers.kubernetes_scheduler.options import AUTO, JOB, JOBSET, VOLCANO, KubernetesOpts
 from shunter.schedulers.kubernetes_scheduler.pods import (
@@ -41,6 +42,7 @@ from shunter.schedulers.toolkit_supervision import (
 from shunter.specs.app import AppDef, RetryPolicy, Role
 from shunter.specs.training import CALL_KEY, DOCUMENT, lost_results, specification
 from shunter.system.identity import user_name
+from shunter.workspace.toolkit_files import needs_toolkit
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 VOLCANO_API = "batch.volcano.sh/v1alpha1"
@@ -67,6 +69,7 @@ class KubernetesJob:
         kubeconfig: the kubeconfig; "" for the usual one.
         may_be_jobset: whether the cluster decides if it becomes a JobSet.
         warnings: what is ignored.
+        code: the code that travels in Secrets; None if there is none, or if it is in the images.
         images_to_push: unused; kept for callers of TorchX.
     """
 
@@ -78,6 +81,7 @@ class KubernetesJob:
     kubeconfig: str = ""
     may_be_jobset: bool = False
     warnings: list[str] = field(default_factory=list)
+    code: CodeObjects | None = field(default=None, repr=False)
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
@@ -94,9 +98,22 @@ class KubernetesJob:
         """Return the objects that run pods."""
         return [each for each in self.manifests if each["kind"] in ("Job", "JobSet")]
 
+    def code_secrets(self) -> list[dict[str, Any]]:
+        """Return the Secrets with the job's code, which are made before all other objects."""
+        if self.code is None:
+            return []
+        labels = names.labels_of(self.resource)
+        own = {
+            key: value
+            for key, value in labels.items()
+            if key not in (names.QUEUE_LABEL, names.PRIORITY_LABEL)
+        }
+        return self.code.manifests({"name": self.name, "namespace": self.namespace, "labels": own})
+
     def shown(self) -> dict[str, Any]:
         """Return all objects as a list that kubectl reads, without the values of secrets."""
-        return {"apiVersion": "v1", "kind": "List", "items": [_shown(each) for each in self.manifests]}
+        manifests = [*self.code_secrets(), *self.manifests]
+        return {"apiVersion": "v1", "kind": "List", "items": [_shown(each) for each in manifests]}
 
     def __str__(self) -> str:
         return json.dumps(self.shown(), indent=2, ensure_ascii=False)
@@ -109,11 +126,17 @@ def _shown(manifest: dict[str, Any]) -> dict[str, Any]:
     if manifest["kind"] != "Secret":
         shown: dict[str, Any] = Redactor().json(manifest)
         return shown
-    return {**manifest, "stringData": dict.fromkeys(manifest["stringData"], REDACTED)}
+    kind = "data" if "data" in manifest else "stringData"
+    return {**manifest, kind: dict.fromkeys(manifest[kind], REDACTED)}
 
 
 def make_request(
-    app: AppDef, cfg: Mapping[str, Any], session: str, name: str = "", kind: str = ""
+    app: AppDef,
+    cfg: Mapping[str, Any],
+    session: str,
+    name: str = "",
+    kind: str = "",
+    code: CodeObjects | None = None,
 ) -> KubernetesJob:
     """Make a job's objects and check them offline, without changing the job.
 
@@ -123,6 +146,7 @@ def make_request(
         session: the session of the job's handle.
         name: name of the job; a unique one by default.
         kind: what it becomes, instead of what the options say.
+        code: the code that travels in Secrets.
 
     Raises:
         ConfigError: Kubernetes cannot run the job, or would refuse an object; all problems are reported.
@@ -131,7 +155,8 @@ def make_request(
     check_options(opts)
     kind = kind or _kind(app, opts)
     may_be_jobset = kind == AUTO and len(app.roles) > 1
-    return _ObjectPlan(app, opts, session, JOB if kind == AUTO else kind, name, may_be_jobset).request()
+    kind = JOB if kind == AUTO else kind
+    return _ObjectPlan(app, opts, session, kind, name, may_be_jobset, code).request()
 
 
 def _kind(app: AppDef, opts: KubernetesOpts) -> str:
@@ -199,13 +224,21 @@ class _ObjectPlan:
     """What the objects of a job have in common."""
 
     def __init__(
-        self, app: AppDef, opts: KubernetesOpts, session: str, kind: str, name: str, may_be_jobset: bool
+        self,
+        app: AppDef,
+        opts: KubernetesOpts,
+        session: str,
+        kind: str,
+        name: str,
+        may_be_jobset: bool,
+        code: CodeObjects | None,
     ) -> None:
         self.app = app
         self.opts = opts
         self.session = session
         self.kind = kind
         self.may_be_jobset = may_be_jobset
+        self.code = code
         parts = names.role_parts([role.name for role in app.roles])
         counts = [role.num_replicas for role in app.roles]
         self.in_roles = len(app.roles) > 1 or kind != JOB
@@ -248,6 +281,7 @@ class _ObjectPlan:
             self.opts.kubeconfig or "",
             self.may_be_jobset,
             [*self.warnings, *supervised],
+            self.code,
         )
 
     def _warn_of_ignored(self, plan: _RolePlan) -> None:
@@ -374,9 +408,15 @@ class _ObjectPlan:
             text = (
                 f"role {role.name!r}: a pod keeps no files, so what the script writes to {lost} is lost when"
             )
-            text = f"{text} it ends, but for 1 MiB that comes with its log (shunter fetch)"
+            most = max(1, self.opts.logged_results)
+            text = f"{text} it ends, but for {most} MiB that come with its logs (shunter fetch)"
             hint = "name a place for results (--output s3://bucket/prefix), or mount a claim there"
             self.warnings[f"{text}: {hint}"] = None
+        if self.code is not None and (self.code.has_workspace or needs_toolkit(role)):
+            self.code.add_to(pod, self.name, with_base=needs_toolkit(role))
+        results = result_containers.count_for(self.opts.logged_results)
+        if results and (specification(role.metadata).get("output") or {}).get("log"):
+            result_containers.add_to(pod, results)
         if self.opts.gang and self.kind == JOB:
             pod["spec"]["schedulingGroup"] = {"podGroupName": self._job_name(plan)}
         metadata = pod["metadata"]
@@ -493,5 +533,5 @@ class _ObjectPlan:
 
 def as_jobset(job: KubernetesJob, app: AppDef, cfg: Mapping[str, Any], session: str) -> KubernetesJob:
     """Return the same job as a JobSet, for a cluster that has it."""
-    made = make_request(app, cfg, session, job.name, JOBSET)
+    made = make_request(app, cfg, session, job.name, JOBSET, job.code)
     return replace(made, context=job.context, kubeconfig=job.kubeconfig)

@@ -14,7 +14,13 @@ from typing import Any
 from shunter.errors import did_you_mean, refuse
 from shunter.schedulers.kubernetes_scheduler import names
 from shunter.schedulers.kubernetes_scheduler.names import inner
-from shunter.schedulers.kubernetes_scheduler.options import JOB, KINDS, VOLCANO, KubernetesOpts
+from shunter.schedulers.kubernetes_scheduler.options import (
+    JOB,
+    KINDS,
+    MOST_LOGGED_RESULTS,
+    VOLCANO,
+    KubernetesOpts,
+)
 
 #: The API server takes 3 MiB, but etcd no more than 1.5 MiB; a Secret has 1 MiB.
 LARGEST_OBJECT = 1_500_000
@@ -30,6 +36,7 @@ _LEAST = {
     "timeout": 1,
     "grace_period": 0,
     "ttl": -1,
+    "logged_results": 0,
 }
 
 
@@ -69,6 +76,11 @@ def _wrong_values(opts: KubernetesOpts) -> Iterator[str]:
     for code in opts.final_exit_codes or []:
         if not 1 <= code <= 255:
             yield f"final_exit_codes: {code} is not from 1 to 255"
+    if opts.logged_results > MOST_LOGGED_RESULTS:
+        yield (
+            f"logged_results: at most {MOST_LOGGED_RESULTS} MiB come back with logs; larger results need "
+            "--output s3://... or a claim that is mounted"
+        )
     for option, least in _LEAST.items():
         number = getattr(opts, option)
         if number is not None and not least <= number < 1 << 31:

@@ -14,6 +14,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
+from shunter._toolkit import logged_results
 from shunter.errors import ConfigError, ShunterError, UnknownAppException, UnreachableError
 from shunter.schedulers.api import (
     Check,
@@ -31,8 +32,17 @@ from shunter.schedulers.api import (
 from shunter.schedulers.capabilities import ALL_MOUNTS, ALL_RETRIES, Capabilities
 from shunter.schedulers.joined_terminal import SHELL, run_joined
 from shunter.schedulers.kept_results import ResultPlace
-from shunter.schedulers.kubernetes_scheduler import doctor, housekeeping, jobs, names, states, submission
+from shunter.schedulers.kubernetes_scheduler import (
+    doctor,
+    housekeeping,
+    jobs,
+    names,
+    result_containers,
+    states,
+    submission,
+)
 from shunter.schedulers.kubernetes_scheduler.api_server import WATCH_SECONDS, ApiServer, Watches
+from shunter.schedulers.kubernetes_scheduler.code_objects import CodeObjects
 from shunter.schedulers.kubernetes_scheduler.jobs import ClusterJob
 from shunter.schedulers.kubernetes_scheduler.logs import read_logs
 from shunter.schedulers.kubernetes_scheduler.names import ClusterJobRef
@@ -47,6 +57,7 @@ from shunter.specs.status import AppState
 from shunter.specs.workspace import Workspace
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
+from shunter.workspace.toolkit_files import needs_toolkit
 
 
 class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
@@ -111,11 +122,22 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[KubernetesJob]:
-        job = make_request(app, cfg, self.session_name)
+        code = shipment if isinstance(shipment, CodeObjects) else None
+        job = make_request(app, cfg, self.session_name, code=code)
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
         info.warnings += job.warnings
         return info
+
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan images with the code where there is a repository for them, and else Secrets.
+
+        A workspace that is a mere default travels with roles that need the toolkit: their scripts are in it.
+        """
+        with_toolkit = any(needs_toolkit(role) for role in app.roles)
+        if cfg.get("image_repo") or not (with_toolkit or (workspace and not workspace.implicit)):
+            return super()._plan_shipment(app, workspace, cfg)
+        return CodeObjects(workspace, with_toolkit=with_toolkit)
 
     def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:
         """Have the API server check the job, admission and quota included, before code is pushed."""
@@ -266,10 +288,20 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     # ---- results
 
     def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
-        """Return the results of a replica: they are where the job sent them (``--output``), or in its log."""
-        read_log = partial(self.log_iter, app_id, role_name, k)
+        """Return the results of a replica: they are where the job sent them, or in its logs."""
+        read_log = partial(self._lines_with_results, app_id, role_name, k)
         response = self.describe(app_id)
         return results_sent_by(self.backend, app_id, response, role_name, k, read_log=read_log)
+
+    def _lines_with_results(self, app_id: str, role_name: str, k: int) -> builtins.list[str]:
+        """Return the lines of a replica's logs that have results."""
+        mark = logged_results.MARK.decode()
+        lines = [line for line in self.log_iter(app_id, role_name, k) if mark in line]
+        if logged_results.read(line.encode("utf-8", "replace") for line in lines) is None:
+            job = self._get(app_id)
+            place = [role for role, _ in job.layout].index(role_name), k
+            lines = [*result_containers.lines_of(job, place), *lines]
+        return lines
 
     # ---- entering
 
@@ -354,7 +386,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
         return if_reachable(checks, more)
 
     def leftovers(self, cfg: Mapping[str, Any], older_than: float) -> builtins.list[Leftover]:
-        """Return Secrets and Services of ours whose job is gone."""
+        """Return Secrets and Services of ours whose job is gone, and code of jobs that have ended."""
         return housekeeping.unused(
             self._server_of(cfg), cfg.get("namespace") or names.DEFAULT_NAMESPACE, older_than
         )

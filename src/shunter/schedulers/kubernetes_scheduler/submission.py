@@ -1,8 +1,8 @@
 """Creating a job's objects exactly once, and cleaning up if that fails.
 
 Names are unique, so a request whose answer was lost is simply repeated: "AlreadyExists" then means that the
-first one arrived. The Secret, the Service and the PodGroups come first, since pods wait for them; when the
-Jobs exist, they become the owners, so that the cluster removes all of it together.
+first one arrived. Secrets, the Service and the PodGroups come first, since pods wait for them; when the Jobs
+exist, they become the owners, so that the cluster removes all of it together.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def try_out(server: ApiServer, job: KubernetesJob) -> list[str]:
     """
     remarks: dict[str, None] = {}
     pods = [_pod_of(item, template) for item in job.manifests for _, template in pod_templates(item)]
-    for manifest in [*job.manifests, *pods]:
+    for manifest in [*job.code_secrets()[:1], *job.manifests, *pods]:  # the others are of the same kind
         try:
             server.create(path_of(manifest), manifest, dry_run=True)
         except KubernetesError as error:
@@ -138,12 +138,14 @@ def submit(server: ApiServer, job: KubernetesJob) -> None:
     """
     token = random_id()
     made: list[dict[str, Any]] = []
-    for number, manifest in enumerate(job.manifests):
+    manifests = [*job.code_secrets(), *job.manifests]
+    for number, manifest in enumerate(manifests):
         try:
             made.append(_create(server, manifest, token))
-        except ShunterError as error:
-            may_be_made = isinstance(error, KubernetesError) and error.status in (0, 500, 502, 503, 504)
-            for each in job.manifests[: number + may_be_made]:
+        except (ShunterError, KeyboardInterrupt) as error:
+            statuses = (0, 500, 502, 503, 504)
+            may_be_made = not isinstance(error, KubernetesError) or error.status in statuses
+            for each in manifests[: number + may_be_made]:
                 with suppress(KubernetesError):
                     server.delete(f"{path_of(each)}/{names.name_of(each)}")
             raise
