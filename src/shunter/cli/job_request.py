@@ -199,6 +199,7 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
             "no component given",
             hint="Try `shunter run utils.echo --msg hello`; `shunter components` lists them.",
         )
+    name, _, profile = name.partition(":")
     scheduler = runner.scheduler(name)
     plan = FollowPlan.of(args, runner, name)
     if not args.component and settings["component"].project:
@@ -210,7 +211,12 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     # the command `torchx` warns of options that the scheduler lacks
     keeps_all = getattr(args, "surplus", "refuse") == "refuse"
     options = effective_options(
-        config, name, opts, given_options(args, runner, name), refuse_surplus=keeps_all
+        config,
+        name,
+        opts,
+        given_options(args, runner, name),
+        refuse_surplus=keeps_all,
+        profile=profile,
     )
     cfg = {key: setting.value for key, setting in options.items()}
     chosen = None if args.scheduler else settings.get("scheduler")
@@ -538,13 +544,14 @@ def submit_and_follow(
     elif plan.waits:
         note(handle)
     if plan.waits:
-        return _watch(runner, handle, plan)
+        return follow_job(runner, handle, plan)
     if plan.json:
         print_json(job_json(handle, runner.status(handle)))
     return EXIT_OK
 
 
-def _watch(runner: Runner, handle: str, plan: FollowPlan) -> int:
+def follow_job(runner: Runner, handle: str, plan: FollowPlan) -> int:
+    """Watch a job that was submitted, as planned; returns the exit code."""
     status: AppStatus | None = None
     try:
         status, stopped = follow(runner, handle, logs=plan.logs, may_stop=plan.may_stop)
