@@ -16,9 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.race_tries import run_race  # noqa: E402
-from tests.slurm_cluster import private_cluster  # noqa: E402
-from tests.toolkit.image import docker, make_image  # noqa: E402
+from tests.race_tries import run_race
+from tests.slurm_cluster import private_cluster
+from tests.toolkit.image import docker, make_image
 
 
 def main(tries: int) -> None:

@@ -78,7 +78,10 @@ _STDIN_EXAMPLE = '{"component_name": "utils.echo", "scheduler": "local_cwd", "sc
 
 def add_submission_options(parser: Parser, default_workspace: str) -> None:
     """Add the options of every command that starts a job; ``default_workspace`` describes that default."""
-    add_scheduler_options(parser, "where to run the job (see `shunter runopts`)")
+    add_scheduler_options(
+        parser,
+        "where to run the job (see `shunter runopts`); NAME:PROFILE for a named set of options",
+    )
     parser.add_flag("--wait", help="wait until the job has ended, without its logs")
     parser.add_flag("--log", help="follow the logs on stderr (implies --wait)")
     parser.add_flag("--detach", help="return once the job is submitted, even if the scheduler is local")
@@ -198,6 +201,11 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
         raise UsageError(
             "no component given",
             hint="Try `shunter run utils.echo --msg hello`; `shunter components` lists them.",
+        )
+    if "," in name:
+        raise UsageError(
+            f"the scheduler {name!r}: only the option -s of `shunter run` takes several",
+            hint=f"shunter run -s {name} ...",
         )
     name, _, profile = name.partition(":")
     scheduler = runner.scheduler(name)

@@ -64,6 +64,7 @@ def run_race(args: Namespace, check: Callable[[FollowPlan, Any], None]) -> int:
                 out(handle)
         if plan.waits:
             return _follow(runner, race.id, handles, plan)
+        note("the first of these jobs to start runs; `shunter list` shows which one that is")
         if args.json:
             print_json([job_json(handle, runner.status(handle)) for handle in handles])
         return EXIT_OK

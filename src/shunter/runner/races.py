@@ -5,8 +5,8 @@ a competitor takes the **lease**: a file that exactly one of them can create, in
 see. The lease belongs to a job, not to an attempt: its retries, replicas and nodes find their own name in it.
 A competitor that finds another name ends at once, as CANCELLED.
 
-The lease alone decides; nothing that this process does or fails to do lets two run. It only saves the others
-the wait: whoever looks at a job of a race cancels those that have lost.
+The lease alone decides; nothing that this process does or fails to do lets two run. To save the others the
+wait, the winner cancels those in its own queue, and a command that looks at a job of a race cancels all.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def plan_race(runner: Runner, submissions: Sequence[Submission]) -> Race:
     lease = os.path.join(_common_folder(runner, jobs), race)
     for info in jobs:
         info.lease = lease
+        others = (each for each in jobs if each is not info and each.scheduler == info.scheduler)
+        info.rivals = [each.app_id for each in others if each.app_id]
     return Race(race, jobs, lease)
 
 

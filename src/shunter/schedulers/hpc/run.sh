@@ -104,11 +104,21 @@ take_lease() { # takes the lease of the race that the job is in; ends if another
     rm -f "$own"
     ls "${lease%/*}" >/dev/null 2>&1 # asks the server, so that a new file is seen
     holder=$(cat "$lease" 2>/dev/null)
-    [ "$holder" != "$handle" ] || return 0
+    [ "$holder" != "$handle" ] || { cancel_rivals; return 0; }
     [ -n "$holder" ] || { echo "run.sh: the lease of the race, $lease, cannot be taken" >&2; exit 74; }
     rm -f "$job/notify.waiting.json"
     record "$job/cancelled" "race lost to $holder"
-    exit 0
+    exit 1 # what waits for its success must not start
+}
+
+cancel_rivals() { # takes the others out of this queue; without that they find out at their own start
+    sed -n '3,$p' "$job/lease" | while IFS= read -r rival && IFS= read -r command; do
+        [ -s "$rival/native" ] || continue # it has not been submitted
+        record "$rival/cancelled" "race lost to $handle"
+        rm -f "$rival/notify.waiting.json"
+        # shellcheck disable=SC2046,SC2086
+        $command $(cat "$rival/native") </dev/null >/dev/null 2>&1 &
+    done
 }
 
 # ---- signals: the first one says why the program has to stop

@@ -395,8 +395,10 @@ class HpcScheduler(Scheduler[HpcOpts]):
             folder, name = posixpath.split(dryrun_info.lease)
             lease = posixpath.join(request.shared_dir, posixpath.basename(folder), name)  # without ~
             storage.make_folder(posixpath.dirname(lease))
-            handle = make_app_handle(self.backend, self.session_name, request.app_id)
-            request.files[LEASE] = f"{lease}\n{handle}\n"
+            lines = [lease, make_app_handle(self.backend, self.session_name, request.app_id)]
+            for rival in dryrun_info.rivals:
+                lines += [job_folder(request.shared_dir, rival), " ".join(self.cancel_command)]
+            request.files[LEASE] = "".join(f"{line}\n" for line in lines)
         submission.put_job(storage, request, {"session": self.session_name})
         native: builtins.list[str] = []
         try:
