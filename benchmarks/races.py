@@ -30,7 +30,7 @@ def main(tries: int) -> None:
     began = time.time()
     try:
         with tempfile.TemporaryDirectory() as folder, private_cluster() as cluster:
-            os.environ.update(cluster.environment, SHUNTER_STATE_DIR=f"{folder}/state")
+            os.environ.update(cluster.environment, SHUNTER_HOME=f"{folder}/home")
             for number in range(tries):
                 winner = run_race(Path(folder) / f"race-{number}", tag, chance, looks=number % 2 == 0)
                 wins[winner.partition("://")[0]] += 1

@@ -40,6 +40,8 @@ def run_race(args: Namespace, check: Callable[[FollowPlan, Any], None]) -> int:
         )
     if args.stdin:
         raise UsageError("--stdin takes one job on one scheduler", hint="Race it without --stdin.")
+    if args.dryrun and args.json:
+        raise UsageError("--dryrun --json shows the request for one scheduler", hint=f"-s {names[0]}")
     args.scheduler = names[0]
     with requested_job(args) as (runner, first):
         requests = [first, *(_request_on(args, runner, name) for name in names[1:])]
