@@ -269,6 +269,7 @@ def test_the_first_of_several_schedulers_runs_the_job(cli: Cli) -> None:
     assert result.err.count("once\n") == 1
     listed = {row["handle"]: row for row in cli("list", "--json").json}
     assert sorted(listed) == sorted(handles)
+    assert len({row["race"] for row in listed.values()} - {None}) == 1
     states = sorted(row["state"] for row in listed.values())
     assert states in (["SUCCEEDED"], ["CANCELLED", "SUCCEEDED"])
     jobs = cli("run", "-s", "local_cwd,local_cwd:slow", "--detach", "--json", "utils.echo").json
