@@ -289,7 +289,7 @@ class Runner:
 
         Args:
             app_handle: the job to repeat.
-            changes: see `rerun.repeated`.
+            changes: see `rerun.repetition_of`.
 
         Raises:
             UnknownAppException: it is not in the history.
@@ -298,7 +298,7 @@ class Runner:
         return self.submit(self.repeated(app_handle, **changes))
 
     def repeated(self, app_handle: AppHandle, **changes: Any) -> Submission:
-        """Return the submission that repeats a job of the history, with changes: see `rerun.repeated`."""
+        """Return the submission that repeats a job of the history; changes: see `rerun.repetition_of`."""
         return repeated(self, app_handle, **changes)
 
     def app_of(self, submission: Submission) -> AppDef:

@@ -21,6 +21,7 @@ from shunter.metrics.reader import read
 from shunter.metrics.series import Bucket
 from shunter.redaction import Redactor
 from shunter.runner import Runner
+from shunter.runner.exported_run import data_of
 from shunter.runner.records import JobRecord
 from shunter.schedulers.responses import LogQuery
 from shunter.specs.status import AppStatus, is_terminal
@@ -79,7 +80,9 @@ def exported(runner: Runner, handle: str, status: AppStatus, record: JobRecord) 
         h.title[f"{clean(record.name)} · shunter"],
         h.style[Markup(ASSETS["page.css"].content.decode())],
     ]
-    return f'<!doctype html><html lang="en">{head}{_without_secrets(str(body), redactor)}</html>\n'
+    data = f'<script type="application/json" id="shunter-job">{data_of(record)}</script>'  # runs nothing
+    shown = _without_secrets(str(body), redactor)
+    return f'<!doctype html><html lang="en">{head}{shown}{data}</html>\n'
 
 
 def _without_secrets(body: str, redactor: Redactor) -> str:
