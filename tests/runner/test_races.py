@@ -23,6 +23,7 @@ from tests.race_tries import run_race
 from tests.schedulers.docker.conftest import image  # noqa: F401 - a fixture
 from tests.schedulers.hpc.conftest import queue, wait_until  # noqa: F401 - a fixture
 from tests.schedulers.hpc.fake_cluster import FakeCluster
+from tests.schedulers.sge.conftest import engine  # noqa: F401 - a fixture
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401 - a fixture
 
 PATIENCE = 50
@@ -271,3 +272,29 @@ def test_the_winner_takes_its_rival_out_of_the_queue(slurm, runner, shared):  # 
     native = runner.history.find(waiting).native_id.split()[0]
     wait_until(lambda: "PENDING" not in slurm.run("squeue", "-h", "-j", native, check=False), "scancel")
     assert end_of(runner, waiting) == (AppState.CANCELLED, f"race lost to {first}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_races_on_grid_engine(engine, runner, shared, tmp_path):  # noqa: F811
+    script = f'echo "$TORCHX_JOB_ID" >>{tmp_path}/ran'
+    race = races.plan_race(runner, [job(script, "sge", shared_dir=shared) for _ in range(3)])
+    ends = {handle: end_of(runner, handle) for handle in start_at_once(race)}
+    (winner,) = (tmp_path / "ran").read_text().split()
+    assert ends.pop(winner) == (AppState.SUCCEEDED, "")
+    assert set(ends.values()) == {(AppState.CANCELLED, f"race lost to {winner}")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_follow_up_of_a_lost_race_neither_retries_nor_notifies(slurm, runner, shared, tmp_path):  # noqa: F811
+    told, ran = tmp_path / "told", tmp_path / "ran"
+    options = {"notify": [f"cat >>{told}"], "retry": {"other": "2"}, "shared_dir": shared}
+    script = f'echo "$TORCHX_JOB_ID" >>{ran}; [ "$(wc -l <{ran})" = 2 ]'
+    handles = start_at_once(races.plan_race(runner, [job(script, "slurm", **options)] * 2))
+    ends = sorted(end_of(runner, handle)[0].name for handle in handles)
+    assert ends == ["CANCELLED", "SUCCEEDED"]
+    assert len(set(ran.read_text().split())) == 1
+    wait_until(lambda: not slurm.run("squeue", "-h").strip(), "the end of the follow-ups")
+    assert told.read_text().count('"SUCCEEDED"') == 1
+    assert "CANCELLED" not in told.read_text()
