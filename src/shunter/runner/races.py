@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shunter.backoff import polling
-from shunter.errors import ConfigError, ShunterError
+from shunter.errors import ConfigError, ShunterError, UnreachableError
 from shunter.paths import state_dir
 from shunter.runner.records import SUBMITTED, JobRecord
 from shunter.schedulers.api import TakesLeases
@@ -127,7 +127,9 @@ def submit_race(runner: Runner, race: Race, report: Callable[[str], None]) -> li
             handles.append(runner.schedule(info))
         except ShunterError as error:
             refusal = error
-            report(f"{info.scheduler} does not take part: {error.message}")
+            is_unknown = isinstance(error, UnreachableError)  # the queue may have it, and it may win
+            what = "may not take part" if is_unknown else "does not take part"
+            report(f"{info.scheduler} {what}: {error.message}")
     if not handles and refusal is not None:
         raise refusal
     return handles
