@@ -38,6 +38,7 @@ LINES = {
     "wait": [("wait fine", 0), ("wait bad", 1)],
     "list": [("list", 0), ("list --all", 0)],
     "ui": [("ui --port x", 2)],
+    "export": [("export fine --force", 0), ("export train --force", 0), ("export fine --to no/x.html", 3)],
     "describe": [("describe train", 0)],
     "cancel": [("cancel fine", 0)],
     "diff": [("diff fine bad", 0), ("diff --stat fine train", 0)],

@@ -257,3 +257,36 @@ def test_options_may_be_given_several_times(cli: Cli) -> None:
         "run", "--dryrun", "--json", "-cfg", "timeout=5", "-cfg", "timeout=7,grace_period=1", "utils.echo"
     )
     assert (result.json["cfg"]["timeout"], result.json["cfg"]["grace_period"]) == (7.0, 1.0)
+
+
+# ---- several schedulers
+
+
+def test_the_first_of_several_schedulers_runs_the_job(cli: Cli) -> None:
+    (cli.directory / "shunter.toml").write_text('[scheduler."local_cwd:slow"]\ngrace_period = 1.0\n')
+    result = cli("run", "-s", "local_cwd,local_cwd:slow", "--log", "utils.echo", "--msg", "once")
+    handles = result.out.split()
+    assert result.err.count("once\n") == 1
+    listed = {row["handle"]: row for row in cli("list", "--json").json}
+    assert sorted(listed) == sorted(handles)
+    assert len({row["race"] for row in listed.values()} - {None}) == 1
+    states = sorted(row["state"] for row in listed.values())
+    assert states in (["SUCCEEDED"], ["CANCELLED", "SUCCEEDED"])
+    jobs = cli("run", "-s", "local_cwd,local_cwd:slow", "--detach", "--json", "utils.echo").json
+    assert {job["scheduler"] for job in jobs} == {"local_cwd"}
+    planned = cli("run", "-s", "local_cwd,local_cwd:slow", "--dryrun", "utils.echo")
+    assert "would take the lease " in planned.err
+
+
+def test_what_is_no_race(cli: Cli) -> None:
+    assert "different schedulers" in cli("run", "-s", "local_cwd,local_cwd", "utils.echo", code=2).err
+    assert "different schedulers" in cli("run", "-s", "local_cwd,", "utils.echo", code=2).err
+    refused = cli("run", "-s", "local_cwd,kubernetes", "utils.echo", code=3).err
+    assert "kubernetes cannot take part in a race" in refused
+    cli("run", "-s", "local_cwd,slurm", "--dryrun", "--json", "utils.echo", code=2)
+    swept = cli("sweep", "-s", "local_cwd,slurm", "utils.echo", "--msg", "a,b", code=2).err
+    assert "only the option -s of `shunter run` takes several" in swept
+    unknown = cli("run", "-s", "local_cwd:fast", "utils.echo", code=3).err
+    assert "no profile 'fast'" in unknown
+    assert '[scheduler."local_cwd:fast"]' in unknown
+    assert cli("list", "--json").json == []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shunter.errors import ConfigError, InvalidRunConfigException
 from shunter.runner.config import Config, Setting, check_keys, effective_options, load_config
 from shunter.runner.config_files import read_ini
+from shunter.schedulers.registry import get_scheduler_factory
 from shunter.specs import option, runopts
 from tests.runner.fake_scheduler import FakeOpts
 from tests.trusting import trust_project
@@ -86,6 +87,28 @@ def test_later_layers_win_and_each_value_knows_its_place(project: Path, user: Pa
         0,
         "SHUNTER_FAKE_PRIORITY",
     )
+
+
+def test_a_profile_is_stronger_than_what_is_set_for_its_scheduler(project: Path, user: Path) -> None:
+    (user / "config.toml").write_text('[scheduler."fake:a100"]\nqueue = "a100"\npriority = 3\n')
+    (project / "shunter.toml").write_text('[scheduler.fake]\nqueue = "gpu"\npriority = 1\n')
+    config = load_config(environ={"SHUNTER_FAKE_QUEUE": "debug"})
+    values = effective_options(config, "fake", OPTS, {"priority": 5}, profile="a100")
+    assert (values["queue"].value, values["priority"].value) == ("a100", 5)
+    assert values["queue"].origin.endswith("config.toml")
+    assert effective_options(config, "fake", OPTS)["queue"].value == "debug"
+    with pytest.raises(ConfigError, match="no profile 'a10'") as refused:
+        effective_options(config, "fake", OPTS, profile="a10")
+    assert "fake:a100" in refused.value.hint
+
+
+def test_a_profile_of_a_project_needs_the_same_trust(project: Path) -> None:
+    (project / "shunter.toml").write_text('[scheduler."slurm:a100"]\nprologue = ["rm -rf ~"]\n')
+    opts = get_scheduler_factory("slurm")("test").run_opts()
+    with pytest.raises(ConfigError, match="only if you trust the project"):
+        effective_options(load_config(), "slurm", opts, profile="a100")
+    trust_project()
+    assert effective_options(load_config(), "slurm", opts, profile="a100")["prologue"].value == ["rm -rf ~"]
 
 
 def test_the_nearest_directory_above_holds_the_project(project: Path) -> None:

@@ -55,6 +55,7 @@ COMMANDS: dict[str, str] = {
     "result": "print what a function that ran as a job returned",
     "list": "list jobs",
     "ui": "serve a page that shows jobs, their logs and charts",
+    "export": "write a job as one HTML file",
     "describe": "show the definition of a job",
     "cancel": "ask jobs to stop",
     "diff": "show what changed between two jobs: code, arguments, options, environment",

@@ -78,7 +78,10 @@ _STDIN_EXAMPLE = '{"component_name": "utils.echo", "scheduler": "local_cwd", "sc
 
 def add_submission_options(parser: Parser, default_workspace: str) -> None:
     """Add the options of every command that starts a job; ``default_workspace`` describes that default."""
-    add_scheduler_options(parser, "where to run the job (see `shunter runopts`)")
+    add_scheduler_options(
+        parser,
+        "where to run the job (see `shunter runopts`); NAME:PROFILE for a named set of options",
+    )
     parser.add_flag("--wait", help="wait until the job has ended, without its logs")
     parser.add_flag("--log", help="follow the logs on stderr (implies --wait)")
     parser.add_flag("--detach", help="return once the job is submitted, even if the scheduler is local")
@@ -199,6 +202,12 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
             "no component given",
             hint="Try `shunter run utils.echo --msg hello`; `shunter components` lists them.",
         )
+    if "," in name:
+        raise UsageError(
+            f"the scheduler {name!r}: only the option -s of `shunter run` takes several",
+            hint=f"shunter run -s {name} ...",
+        )
+    name, _, profile = name.partition(":")
     scheduler = runner.scheduler(name)
     plan = FollowPlan.of(args, runner, name)
     if not args.component and settings["component"].project:
@@ -210,7 +219,12 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     # the command `torchx` warns of options that the scheduler lacks
     keeps_all = getattr(args, "surplus", "refuse") == "refuse"
     options = effective_options(
-        config, name, opts, given_options(args, runner, name), refuse_surplus=keeps_all
+        config,
+        name,
+        opts,
+        given_options(args, runner, name),
+        refuse_surplus=keeps_all,
+        profile=profile,
     )
     cfg = {key: setting.value for key, setting in options.items()}
     chosen = None if args.scheduler else settings.get("scheduler")
@@ -538,13 +552,14 @@ def submit_and_follow(
     elif plan.waits:
         note(handle)
     if plan.waits:
-        return _watch(runner, handle, plan)
+        return follow_job(runner, handle, plan)
     if plan.json:
         print_json(job_json(handle, runner.status(handle)))
     return EXIT_OK
 
 
-def _watch(runner: Runner, handle: str, plan: FollowPlan) -> int:
+def follow_job(runner: Runner, handle: str, plan: FollowPlan) -> int:
+    """Watch a job that was submitted, as planned; returns the exit code."""
     status: AppStatus | None = None
     try:
         status, stopped = follow(runner, handle, logs=plan.logs, may_stop=plan.may_stop)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self
 
 from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreError
 from shunter.progress import Progress, Silent
-from shunter.runner import observation
+from shunter.runner import observation, races
 from shunter.runner.config import DEFAULT, Config, effective_options, load_config
 from shunter.runner.events import log_event
 from shunter.runner.fetched_results import Fetched, ResultSource, chosen_files, fetch, sources_of
@@ -47,7 +48,7 @@ from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import AppHandle, make_app_handle, parse_app_handle
 from shunter.specs.options import runopts
-from shunter.specs.status import AppStatus
+from shunter.specs.status import AppStatus, is_terminal
 from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
 
@@ -288,7 +289,7 @@ class Runner:
 
         Args:
             app_handle: the job to repeat.
-            changes: see `rerun.repeated`.
+            changes: see `rerun.repetition_of`.
 
         Raises:
             UnknownAppException: it is not in the history.
@@ -297,7 +298,7 @@ class Runner:
         return self.submit(self.repeated(app_handle, **changes))
 
     def repeated(self, app_handle: AppHandle, **changes: Any) -> Submission:
-        """Return the submission that repeats a job of the history, with changes: see `rerun.repeated`."""
+        """Return the submission that repeats a job of the history; changes: see `rerun.repetition_of`."""
         return repeated(self, app_handle, **changes)
 
     def app_of(self, submission: Submission) -> AppDef:
@@ -331,7 +332,7 @@ class Runner:
             UnknownSchedulerException: its scheduler does not exist.
             AccessError: see ``refusal_is_final``.
         """
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         with log_event("status", scheduler.backend, self._name, app_id=app_id):
             try:
                 seen: DescribeAppResponse | Exception | None = scheduler.describe(app_id)
@@ -366,7 +367,11 @@ class Runner:
         self, job_filter: JobFilter, limit: int | None = None, *, by_time: bool = False
     ) -> tuple[builtins.list[JobRecord], int]:
         """Return submissions of the history and the number of all that match; see `jobsearch.search`."""
-        return search(self.history, self.scheduler, job_filter, limit, by_time=by_time)
+        found = search(self.history, self.scheduler, job_filter, limit, by_time=by_time)
+        open_races = {record.race for record in found[0] if record.race and not is_terminal(record.state)}
+        if open_races and races.settle(self, open_races):
+            found = search(self.history, self.scheduler, job_filter, limit, by_time=by_time)
+        return found
 
     def recorded_jobs(
         self, job_filter: JobFilter, limit: int | None = None, offset: int = 0
@@ -391,7 +396,7 @@ class Runner:
         Raises:
             AccessError: the scheduler refuses the credentials, and the job is not known to have ended.
         """
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         with log_event("wait", scheduler.backend, self._name, app_id=app_id):
             try:
                 seen = observation.wait_for_end(scheduler, app_id, wait_interval, timeout)
@@ -401,7 +406,7 @@ class Runner:
 
     def describe(self, app_handle: AppHandle) -> AppDef | None:
         """Return the definition of a job, from its scheduler or else the history; None if neither has it."""
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         with log_event("describe", scheduler.backend, self._name, app_id=app_id):
             return observation.definition(self.history, app_handle, scheduler.describe(app_id))
 
@@ -428,7 +433,7 @@ class Runner:
         Raises:
             UnknownAppException: neither the scheduler nor the history knows the job.
         """
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         return observation.replicas(self.history, app_handle, scheduler.describe(app_id))
 
     def resolve_handle(self, text: str | None) -> AppHandle:
@@ -448,7 +453,7 @@ class Runner:
         self, app_handle: AppHandle, role_name: str, k: int, command: Sequence[str] = (), *, tty: bool = False
     ) -> int:
         """Run a command where a replica runs, joined to this process's streams; see `Scheduler.execute`."""
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         with log_event("execute", scheduler.backend, self._name, app_id=app_id):
             return scheduler.execute(app_id, role_name, k, command, tty=tty)
 
@@ -473,7 +478,7 @@ class Runner:
             ConfigError: its results are kept nowhere; the hint says what to do.
             BackendError: the scheduler does not answer.
         """
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         if not isinstance(scheduler, KeepsResults):
             raise ConfigError(
                 f"{scheduler.backend} does not say where the results of its jobs are",
@@ -521,7 +526,7 @@ class Runner:
 
     def cancel(self, app_handle: AppHandle) -> None:
         """Ask a job to stop. Does not wait for it; does nothing if it has ended or does not exist."""
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         with log_event("cancel", scheduler.backend, self._name, app_id=app_id):
             scheduler.cancel(app_id)
 
@@ -531,7 +536,7 @@ class Runner:
         Raises:
             ConfigError: the scheduler cannot do that, or the job's replicas belong together.
         """
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         if not isinstance(scheduler, CancelsReplicas):
             raise ConfigError(
                 f"{scheduler.backend} cannot cancel single replicas",
@@ -581,7 +586,7 @@ class Runner:
         Raises:
             UnknownAppException: there is no such job.
         """
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
             _require(app_handle, scheduler, app_id)
             lines = scheduler.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)
@@ -595,7 +600,7 @@ class Runner:
         Raises:
             UnknownAppException: there is no such job.
         """
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
             _require(app_handle, scheduler, app_id)
             if scheduler.capabilities.results_by_log:
@@ -604,12 +609,12 @@ class Runner:
 
     def log_part(self, app_handle: AppHandle, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
         """Return a part of a replica's log; None where the scheduler has none, see `Scheduler.log_part`."""
-        scheduler, app_id = self._locate(app_handle)
+        scheduler, app_id = self.locate(app_handle)
         return scheduler.log_part(app_id, role_name, k, wanted)
 
     # ---- shared
 
-    def _locate(self, app_handle: AppHandle) -> tuple[Scheduler[Any], str]:
+    def locate(self, app_handle: AppHandle) -> tuple[Scheduler[Any], str]:
         """Return a job's scheduler, and its id there."""
         parsed = parse_app_handle(app_handle)
         return self.scheduler(parsed.scheduler_backend), parsed.app_id
@@ -634,7 +639,15 @@ class Runner:
         # Opening the history takes longer than the whole `status` of a local job, which can be asked again.
         if self._history is not None or not scheduler.capabilities.is_local:
             observation.record_states(self.history, [(app_handle, status)])
+            self._settle_race_of(app_handle)
         return status
+
+    def _settle_race_of(self, app_handle: AppHandle) -> None:
+        """Cancel what has lost against a job, if the history can be read."""
+        with suppress(StateStoreError):
+            record = self.history.find(app_handle)
+            if record is not None and record.race:
+                races.settle(self, [record.race])
 
     def _reconciled_history(self) -> History:
         intents = self.history.intents()

@@ -115,6 +115,22 @@ class Config:
             settings.override(declared.get(key, key), setting)
         return settings
 
+    def profile(self, scheduler: str, name: str, opts: runopts) -> LayeredSettings:
+        """Return the options that a profile of a scheduler sets: ``[scheduler."slurm:a100"]``.
+
+        Raises:
+            ConfigError: there is no such profile.
+        """
+        table = f"{scheduler}:{name}"
+        names = [each for each in self.named_schedulers() if each.startswith(f"{scheduler}:")]
+        if table not in names:
+            raise ConfigError(
+                f"the scheduler {scheduler} has no profile {name!r}",
+                hint=did_you_mean(table, names)
+                or f'A profile is a table of options in shunter.toml: [scheduler."{table}"]',
+            )
+        return self._merged(("scheduler", table), opts=opts, scheduler=scheduler)
+
     def component(self, name: str) -> LayeredSettings:
         """Return the values that are set for a component's parameters, by name."""
         return self._merged(("component", name))
@@ -186,7 +202,8 @@ class Config:
         """
         names = set(known)
         for source in self.sources:
-            for name in _scheduler_tables(source):
+            for table in _scheduler_tables(source):
+                name = table.partition(":")[0]  # what follows names a profile
                 if name not in names and source.kind == HEADER:
                     raise ConfigError(
                         f"the header of {source.path}: there is no key and no scheduler {name!r}",
@@ -302,8 +319,11 @@ def effective_options(
     *,
     refuse_surplus: bool = True,
     refuse_withheld: bool = True,
+    profile: str = "",
 ) -> dict[str, Setting]:
     """Return the value of every option of a scheduler, and where it came from; ``cli_cfg`` wins.
+
+    The options of a profile are stronger than all that is set for the scheduler, as the user names it.
 
     An option in a ``.torchxconfig`` that the scheduler does not have is left out, with a warning. Other such
     options are refused, or left out too without ``refuse_surplus``. What a project may set only with the
@@ -316,6 +336,11 @@ def effective_options(
     if not config.named_schedulers() <= {scheduler, *DEFAULT_SCHEDULER_MODULES}:
         config.check_schedulers({scheduler, *get_scheduler_factories()})
     settings = config.scheduler(scheduler, opts)
+    if profile:
+        own = config.profile(scheduler, profile, opts)
+        for key, setting in own.items():
+            settings.override(key, setting)
+        settings.withheld |= own.withheld
     for key, value in (cli_cfg or {}).items():
         settings.override(opts.name_of(key), Setting(value, COMMAND_LINE))
     if settings.withheld and refuse_withheld:

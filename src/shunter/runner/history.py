@@ -59,6 +59,10 @@ MIGRATIONS: list[list[str]] = [
         WHERE phase = 'submitted' AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'UNKNOWN')
         """,
     ],
+    [
+        "ALTER TABLE jobs ADD COLUMN race",
+        "CREATE INDEX jobs_race ON jobs (race) WHERE race IS NOT NULL",
+    ],
 ]
 
 # Long enough for hundreds of processes that submit at the same time, each of which holds the lock for a
@@ -191,6 +195,10 @@ class History:
     def of_sweep(self, app_id: str) -> list[JobRecord]:
         """Return the jobs of a sweep's points, in the order of their submissions."""
         return self._read("sweep = ? ORDER BY seq", app_id)
+
+    def of_race(self, race: str) -> list[JobRecord]:
+        """Return the jobs of a race, in the order of their submissions."""
+        return self._read("race = ? ORDER BY seq", race)
 
     def before(self, record: JobRecord, *, succeeded: bool = False) -> JobRecord | None:
         """Return the last (successful) job under a job's name that was submitted before it."""

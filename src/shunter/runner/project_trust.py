@@ -114,6 +114,9 @@ class TrustRules:
     def what_it_names(self, table: str, name: str, key: str, setting: Setting) -> str:
         """Return what a setting of ``[table.name]`` names that needs trust; "" if nothing."""
         users_keys = {key for source in self._users_files for key in source.settings(table, name)}
+        if table == "scheduler" and ":" in name:  # a profile replaces what the user has set for its scheduler
+            scheduler = name.partition(":")[0]
+            users_keys |= {key for source in self._users_files for key in source.settings(table, scheduler)}
         if table == "scheduler":
             return self._kind_of_option(name, key, setting, users_keys)
         if table == "component":
@@ -137,6 +140,7 @@ class TrustRules:
         return "" if is_default and not replaces else checked(opt.needs_trust, setting, replaces=replaces)
 
     def _options_of(self, scheduler: str) -> runopts | None:
+        scheduler = scheduler.partition(":")[0]  # what follows names a profile
         if scheduler not in self.options:
             try:
                 created = get_scheduler_factory(scheduler)("trust")

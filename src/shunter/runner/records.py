@@ -69,6 +69,7 @@ class JobRecord:
     sweep: str | None = None  # id of the sweep that it is a point of
     point: int | None = None  # its number there
     started_at: float | None = None  # when its first replica began to run, if its scheduler tells
+    race: str | None = None  # id of the race that it takes part in
     python: str | None = None  # version and path of its Python, where that is one of this machine
 
     @classmethod

@@ -33,9 +33,14 @@ class KeepsImages(Protocol):
         ...
 
 
-def repeated(
+def repeated(runner: Runner, app_handle: str, **changes: Any) -> Submission:
+    """Return the submission that repeats a job of the history; ``changes`` are those of `repetition_of`."""
+    return repetition_of(runner, recorded(runner.history, app_handle, "repeat"), **changes)
+
+
+def repetition_of(
     runner: Runner,
-    app_handle: str,
+    record: JobRecord,
     *,
     scheduler: str | None = None,
     cfg: Mapping[str, Any] | None = None,
@@ -43,18 +48,17 @@ def repeated(
     after: Sequence[str] = (),
     only_failed: bool = False,
 ) -> Submission:
-    """Return the submission that repeats a job of the history.
+    """Return the submission that repeats a recorded job.
 
     Args:
         runner: has the history and the schedulers.
-        app_handle: the job to repeat.
+        record: the job to repeat; one of an exported file is in no history.
         scheduler: another scheduler; the old options are then left out.
         cfg: options that replace the old ones.
         workspace: other code than the job had.
         after: jobs to wait for, see `Submission`. Those of the original job are not taken over.
         only_failed: whether to repeat only those points of a sweep that failed or were cancelled.
     """
-    record = recorded(runner.history, app_handle, "repeat")
     name = scheduler or record.scheduler
     app, options = _recover(record, name, cfg)
     if only_failed:
@@ -69,8 +73,8 @@ def repeated(
         after=after,
         metrics=record.metrics,
         parent_run_id=record.parent_run_id,
-        directory=record.cwd,
-        rerun_of=record.handle,
+        directory=record.cwd or None,
+        rerun_of=record.handle or None,
     )
     return submission if workspace is not None else with_code_of(submission, record, runner.scheduler(name))
 

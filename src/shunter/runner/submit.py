@@ -103,6 +103,7 @@ def intent_of(scheduler: Scheduler[Any], info: AppDryRunInfo[Any]) -> JobRecord:
         parent_run_id=submission.parent_run_id,
         sweep=submission.sweep,
         point=submission.point,
+        race=submission.race,
         python=info.python,
         metrics=redactor.json(submission.metrics and dict(submission.metrics)),
     )

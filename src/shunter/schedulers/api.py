@@ -89,6 +89,24 @@ class CancelsReplicas(Protocol):
         """
 
 
+@runtime_checkable
+class TakesLeases(Protocol):
+    """A scheduler whose jobs can take part in a race: at their start they take the lease ``info.lease``."""
+
+    def lease_place(self, info: AppDryRunInfo[Any]) -> tuple[str, str]:
+        """Return the host and the shared folder on which a planned job sees leases.
+
+        The host is "" for this machine; both are "" if the job sees every folder of this machine.
+        """
+
+    def lease_holder(self, app_id: str) -> str:
+        """Return the handle of the job that has the lease of a job's race; "" if none has it.
+
+        Raises:
+            BackendError: it cannot be seen now.
+        """
+
+
 class Scheduler(ABC, Generic[T]):
     """A backend that runs jobs. ``T`` is the type of its options.
 

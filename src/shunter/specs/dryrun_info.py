@@ -43,6 +43,8 @@ class AppDryRunInfo(Generic[T]):
         native_id: the backend's own id of the job, where it is not ``app_id``. Set by `Scheduler.schedule`.
         python: version and path of the job's Python, where that is one of this machine.
         python_origin: what chose that Python, in words.
+        lease: path of the lease of the race that the job is in; "" without one. Set by the runner.
+        rivals: ids of the other jobs of that race on the same scheduler. Set by the runner.
         environments: by role, what is known of the Python environment that travels with it, as JSON values.
     """
 
@@ -64,6 +66,8 @@ class AppDryRunInfo(Generic[T]):
         self.native_id: str | None = None
         self.python: str | None = None
         self.python_origin = ""
+        self.lease = ""
+        self.rivals: list[str] = []
         self.environments: Mapping[str, Mapping[str, Any]] = {}
 
     def __repr__(self) -> str:

@@ -33,6 +33,7 @@ class Submission:
         rerun_of: handle of the job that this one repeats.
         sweep: id of the sweep that this job is a point of, with its number there in ``point``.
         point: see ``sweep``.
+        race: id of the race that this job takes part in, see `shunter.runner.races`.
         fingerprint: the code that the images of ``app`` already hold, where no workspace travels.
         images: by role, these images.
     """
@@ -51,5 +52,6 @@ class Submission:
     rerun_of: str | None = None
     sweep: str | None = None
     point: int | None = None
+    race: str | None = None
     fingerprint: str | None = None
     images: Mapping[str, str] | None = None

@@ -13,6 +13,7 @@ import pytest
 
 from shunter.schedulers.hpc import shared_folder
 from shunter.schedulers.hpc.commands import Commands
+from shunter.schedulers.hpc.observe import state_by_records
 from shunter.schedulers.hpc.storage import Storage
 from tests.schedulers.hpc.conftest import children_of, command_of, wait_until
 
@@ -271,3 +272,68 @@ def test_a_command_can_be_run_beside_a_replica(folder):
     assert (result.returncode, folder.text("state/.note")) == (0, "5\n")
     process.terminate()
     process.communicate()
+
+
+# ---- races
+
+
+def enter_race(folder, *more: str) -> Path:
+    """Let the job take part in a race; returns the path of the lease."""
+    lease = folder.path.parents[1] / "races" / "race 1"
+    lease.parent.mkdir(exist_ok=True)
+    (folder.path / "lease").write_text("".join(f"{line}\n" for line in (lease, "fake://s/app", *more)))
+    return lease
+
+
+def test_the_lease_is_the_jobs_whatever_its_attempts_and_replicas(folder):
+    lease = enter_race(folder)
+    folder.program('echo ran; [ "$SHUNTER_ATTEMPT" = 1 ]')
+    assert folder.run(*folder.around("--retries", "3")) == 0
+    assert lease.read_text() == "fake://s/app\n"
+    assert folder.run(*folder.around()) == 1  # the queue starts it again
+    assert folder.run("replica", "r", "1") == 1
+    assert [path.name for path in lease.parent.iterdir()] == ["race 1"]
+
+
+@pytest.mark.parametrize("start", ["job", "array"])
+def test_who_finds_the_lease_taken_runs_nothing(folder, start):
+    enter_race(folder).write_text("fake://s/other\n")
+    (folder.path / "notify.waiting.json").write_text("{}")
+    folder.program("echo ran")
+    words = folder.around("--retries", "3") if start == "job" else ["replica", "--retries", "3", "r", "0"]
+    assert folder.run(*words) == 1
+    assert not list(folder.path.rglob("*.out"))
+    seen = folder.seen()
+    assert seen.cancellation == "race lost to fake://s/other"
+    assert not seen.has_run
+    assert state_by_records(seen) is None
+    assert not (folder.path / "notify.waiting.json").exists()
+
+
+def test_a_lease_that_nobody_can_take_is_an_error(folder):
+    lease = enter_race(folder)
+    lease.parent.rmdir()
+    folder.program("echo ran")
+    process = folder.start(*folder.around())
+    _, errors = process.communicate(timeout=50)
+    assert process.returncode == 74
+    assert f"the lease of the race, {lease}, cannot be taken" in errors.decode()
+    assert not list(folder.path.rglob("*.out"))
+
+
+def test_the_winner_cancels_its_rivals(folder, tmp_path):
+    rival, unsent = tmp_path / "jobs" / "rival", tmp_path / "jobs" / "unsent"
+    rival.mkdir()
+    unsent.mkdir()
+    (rival / "native").write_text("17\n18\n")
+    cancel = tmp_path / "cancel"
+    cancel.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/said\n')
+    cancel.chmod(0o700)
+    enter_race(folder, str(unsent), f"{cancel} now", str(rival), f"{cancel} now")
+    folder.program("echo ran")
+    assert folder.run(*folder.around()) == 0
+    assert (rival / "cancelled").read_text() == "race lost to fake://s/app\n"
+    wait_until((tmp_path / "said").exists, "the command")
+    wait_until(lambda: (tmp_path / "said").read_text() == "now 17 18\n", "its words")
+    assert not (unsent / "cancelled").exists()
+    assert folder.text("logs/r-0/0.out") == "ran\n"

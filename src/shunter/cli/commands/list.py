@@ -38,7 +38,7 @@ LEAST_WIDTH = 12  # of a name that is cut
 HEADERS = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME")
 #: What `--json` shows of a job. Times are seconds since the epoch; None where they are not known.
 FIELDS = (
-    "app_id", "component", "created_at", "ended_at", "handle", "msg", "name", "phase", "scheduler",
+    "app_id", "component", "created_at", "ended_at", "handle", "msg", "name", "phase", "race", "scheduler",
     "started_at", "state", "submitted_at",
 )  # fmt: skip
 Row = dict[str, Any]

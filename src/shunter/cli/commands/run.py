@@ -14,18 +14,22 @@ stop; otherwise it only stops watching (exit code 130), and the job keeps runnin
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Any
 
 from shunter.cli.job_request import (
+    FollowPlan,
     add_component_arguments,
     add_submission_options,
     requested_job,
     submit_and_follow,
 )
 from shunter.cli.parser import Parser
+from shunter.cli.race import names_several, run_race
 from shunter.cli.requested_component import parse_component
 from shunter.cli.shown_plan import show_plan
 from shunter.cli.shown_status import check_exit_code_source
 from shunter.errors import EXIT_OK
+from shunter.specs.dryrun_info import AppDryRunInfo
 
 parse = parse_component
 
@@ -38,12 +42,19 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
+    if names_several(args):
+        return run_race(args, _check)
     with requested_job(args) as (runner, request):
         info = runner.plan(request.submission)
         if args.dryrun:
             show_plan(runner, info, args.json)
             return EXIT_OK
-        roles = info.app.roles if info.app is not None else []
-        replicas = [(role.name, k) for role in roles for k in range(role.num_replicas)]
-        check_exit_code_source(request.follow.source, replicas)
+        _check(request.follow, info)
         return submit_and_follow(runner, lambda: runner.schedule(info), request.follow, request.announcement)
+
+
+def _check(follow: FollowPlan, info: AppDryRunInfo[Any]) -> None:
+    roles = info.app.roles if info.app is not None else []
+    check_exit_code_source(
+        follow.source, [(role.name, k) for role in roles for k in range(role.num_replicas)]
+    )

@@ -24,7 +24,7 @@ from shunter.schedulers.kept_results import JoinedResults, LocalResults, ResultP
 from shunter.schedulers.supervisor import documents
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
-from shunter.schedulers.supervisor.scheduler import SupervisedScheduler
+from shunter.schedulers.supervisor.scheduler import SupervisedScheduler, TakesLocalLeases
 from shunter.schedulers.supervisor.submission import submit
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -33,7 +33,7 @@ from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
 
 
-class DockerScheduler(DockerWorkspaceMixin, SupervisedScheduler[DockerOpts]):
+class DockerScheduler(DockerWorkspaceMixin, TakesLocalLeases, SupervisedScheduler[DockerOpts]):
     """Runs jobs as containers of a Docker daemon.
 
     Args:

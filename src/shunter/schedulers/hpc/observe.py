@@ -113,7 +113,7 @@ def job_state(
     if problem:
         return ended or (AppState.UNREACHABLE, problem)
     if job is not None and job.cancelled_by:  # and the queue, which answered, lists no live submission of it
-        return AppState.CANCELLED, f"cancelled by {job.cancelled_by}"
+        return AppState.CANCELLED, job.cancellation
     if job is not None and job.cancelled and ended is not None:  # the queue may call cancelled tasks failed
         return ended
     if native:
@@ -170,7 +170,7 @@ def state_by_records(job: SharedJob) -> tuple[AppState, str] | None:
     if final.why == "time-limit" and not job.may_start_again:
         return AppState.FAILED, "the time limit was reached"
     if job.cancelled_by:
-        return AppState.CANCELLED, f"cancelled by {job.cancelled_by}"
+        return AppState.CANCELLED, job.cancellation
     if job.may_start_again and any(record.code != 0 for record in [final, *job.replicas.values()]):
         return None  # what starts replicas may end with 0 when the queue stops the job
     if final.code == 0 and job.cancelled:

@@ -17,6 +17,7 @@
 #       keeps the index of a replica, whose wrapper (this script) and program have these process ids
 #
 # What it leaves behind, each file written whole or not at all:
+#   cancelled                                if another job has the lease of its race, which the file "lease" names
 #   state/job.ATTEMPT.start, .exit           of the submission
 #   state/ROLE-K.ATTEMPT.start, .exit        of replica K: KEY=VALUE lines
 #   logs/ROLE-K/ATTEMPT.out, .err            what the program wrote
@@ -91,6 +92,35 @@ go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwi
     return 1
 }
 
+# ---- races: the lease belongs to the job, whatever its attempts, nodes and replicas
+
+take_lease() { # takes the lease of the race that the job is in; ends if another job has it, or nobody can have it
+    [ -e "$job/lease" ] || return 0
+    { IFS= read -r lease && read -r handle; } <"$job/lease" || exit 74
+    [ "$(cat "$lease" 2>/dev/null)" != "$handle" ] || return 0
+    own="$lease.${job##*/}.$(uname -n).$$"
+    # a hard link, since it makes the name with the content, and only one of many succeeds, also on NFS
+    printf '%s\n' "$handle" >"$own" && ln "$own" "$lease" 2>/dev/null
+    rm -f "$own"
+    ls "${lease%/*}" >/dev/null 2>&1 # asks the server, so that a new file is seen
+    holder=$(cat "$lease" 2>/dev/null)
+    [ "$holder" != "$handle" ] || { cancel_rivals; return 0; }
+    [ -n "$holder" ] || { echo "run.sh: the lease of the race, $lease, cannot be taken" >&2; exit 74; }
+    rm -f "$job/notify.waiting.json"
+    record "$job/cancelled" "race lost to $holder"
+    exit 1 # what waits for its success must not start
+}
+
+cancel_rivals() { # takes the others out of this queue; without that they find out at their own start
+    sed -n '3,$p' "$job/lease" | while IFS= read -r rival && IFS= read -r command; do
+        [ -s "$rival/native" ] || continue # it has not been submitted
+        record "$rival/cancelled" "race lost to $handle"
+        rm -f "$rival/notify.waiting.json"
+        # shellcheck disable=SC2046,SC2086
+        $command $(cat "$rival/native") </dev/null >/dev/null 2>&1 &
+    done
+}
+
 # ---- signals: the first one says why the program has to stop
 #
 # None may get lost. A child that has just been forked still has the traps of this script, so a signal that reaches it
@@ -152,6 +182,7 @@ await() { # await: waits for $pid, through a signal; leaves its exit code in $co
 
 run_job() {
     go_on job || exit "${over:-0}"
+    take_lease
     while :; do
         attempt=$(next_attempt job)
         mark="$job/state/stop.$attempt"
@@ -197,6 +228,7 @@ run_replica() {
     name="$role-$index"
     given=$attempt
     [ -n "$given" ] || go_on "$name" || exit "${over:-0}"
+    [ -n "$given" ] || take_lease
     [ -d "$job/logs/$name" ] || mkdir "$job/logs/$name" # without -p: a job that was removed stays removed
     while :; do
         attempt=${given:-$(next_attempt "$name")}

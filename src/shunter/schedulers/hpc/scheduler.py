@@ -52,8 +52,11 @@ from shunter.schedulers.hpc.shared_folder import (
     ENVIRONMENTS,
     FOLLOW_UP_IDS,
     FOLLOW_UP_SCRIPT,
+    LEASE,
+    RACE_LOST,
     RUN_SCRIPT,
     TOOLKIT,
+    WAITING_BOX,
     SharedJob,
     base_folder,
     job_folder,
@@ -69,6 +72,7 @@ from shunter.schedulers.lines import all_replicas, check_replicas, compile_regex
 from shunter.schedulers.responses import environment_leftovers, environments_among
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
+from shunter.specs.handles import make_app_handle
 from shunter.specs.status import AppState, is_terminal
 from shunter.specs.workspace import Workspace
 from shunter.system.identity import user_name
@@ -387,6 +391,14 @@ class HpcScheduler(Scheduler[HpcOpts]):
             check_shared_folder(storage, request.shared_dir)
         if any(TOOLKIT in text for text in [*request.roles.values(), *request.files.values()]):
             request = request.moved(TOOLKIT, submission.put_toolkit(storage, request.shared_dir))
+        if dryrun_info.lease:
+            folder, name = posixpath.split(dryrun_info.lease)
+            lease = posixpath.join(request.shared_dir, posixpath.basename(folder), name)  # without ~
+            storage.make_folder(posixpath.dirname(lease))
+            lines = [lease, make_app_handle(self.backend, self.session_name, request.app_id)]
+            for rival in dryrun_info.rivals:
+                lines += [job_folder(request.shared_dir, rival), " ".join(self.cancel_command)]
+            request.files[LEASE] = "".join(f"{line}\n" for line in lines)
         submission.put_job(storage, request, {"session": self.session_name})
         native: builtins.list[str] = []
         try:
@@ -554,6 +566,19 @@ class HpcScheduler(Scheduler[HpcOpts]):
         """Return what else can be asked about a job: what the queue's programs wrote."""
         return HpcJobDetails(self, app_id)
 
+    # ---- races
+
+    def lease_place(self, info: AppDryRunInfo[HpcRequest]) -> tuple[str, str]:
+        """Say that a job sees the shared folder of its cluster."""
+        return info.request.host, info.request.shared_dir
+
+    def lease_holder(self, app_id: str) -> str:
+        """Return the handle of the job that has the lease of a job's race; "" if none has it."""
+        place = self.place_of(app_id)
+        storage = self.storage(place.host)
+        job = read_jobs(storage, place.shared, [app_id]).get(app_id)
+        return _holder(storage, job.lease) if job is not None and job.lease else ""
+
     # ---- results
 
     def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
@@ -625,8 +650,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
             if not live and not (each.job is not None and each.job.may_start_again):
                 continue
             if each.job is not None:
-                path = f"{job_folder(each.place.shared, app_id)}/cancelled"
-                self.storage(each.place.host).write(path, user_name().encode())
+                self._note_cancellation(app_id, each)
             if live:
                 by_host.setdefault(each.place.host, []).append((app_id, live))
         for host, items in by_host.items():
@@ -636,6 +660,17 @@ class HpcScheduler(Scheduler[HpcOpts]):
                 results.update({app_id: error for app_id, _ in items})
             self._query(host).forget([app_id for app_id, _ in items])
         return results
+
+    def _note_cancellation(self, app_id: str, seen: Observed) -> None:
+        """Note in a job's folder who cancels it, or that another job of its race has started."""
+        storage, folder = self.storage(seen.place.host), job_folder(seen.place.shared, app_id)
+        by = user_name()
+        if seen.job is not None and seen.job.lease and not seen.job.has_run:
+            holder = _holder(storage, seen.job.lease)
+            if holder not in ("", make_app_handle(self.backend, self.session_name, app_id)):
+                by = f"{RACE_LOST} {holder}"
+                storage.remove([f"{folder}/{WAITING_BOX}"])
+        storage.write(f"{folder}/cancelled", by.encode())
 
     def cancel_replicas(self, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
         """Cancel single tasks of an array; a note in the job's folder tells that they did not fail."""
@@ -747,6 +782,11 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def _has_ended(self, app_id: str) -> bool:
         found = self.describe(app_id)
         return found is None or is_terminal(found.state)
+
+
+def _holder(storage: Storage, lease: str) -> str:
+    """Return the handle of the job that has a lease; "" if none has it."""
+    return (storage.read([lease])[0] or b"").decode().strip()
 
 
 class HpcJobDetails(JobDetails):

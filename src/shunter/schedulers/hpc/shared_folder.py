@@ -13,7 +13,9 @@
             layout              "ROLE COUNT" for each role, in order
             roles/ROLE.sh       variables and command of a role's replicas, which may hold secrets
             native              native ids, one line for each submission
-            cancelled           a user cancelled the job
+            cancelled           a user cancelled the job, or it lost its race
+            lease               of a job in a race: the path of the lease, the job's handle, and for each
+                                other job of this queue its folder and the command that cancels it
             follow-up.json, .script, .toolkit   what follows on its end; the toolkit's `follow_up` reads it
             follow-up.ids       native ids of the small jobs that wait for its end
             retries, settled    what became of failures; nothing more follows
@@ -38,6 +40,8 @@ from typing import Any
 from shunter.schedulers.hpc.storage import Storage
 
 RUN_SCRIPT = "run.sh"
+#: The file of a job in a race, and how the note begins that it has lost; `run.sh` writes it too.
+LEASE, RACE_LOST = "lease", "race lost to"
 SCRIPT = "script"
 #: Files of the follow-up: what it has to know, its script, and the path of its toolkit.
 FOLLOW_UP, FOLLOW_UP_SCRIPT, FOLLOW_UP_TOOLKIT = "follow-up.json", "follow-up.script", "follow-up.toolkit"
@@ -85,7 +89,7 @@ class SharedJob:
         app_id: the job.
         document: ``job.json``.
         native_ids: ids of its submissions, the oldest first.
-        cancelled_by: who cancelled it; "" if nobody has.
+        cancelled_by: who cancelled it, or that it lost its race; "" if nobody has.
         cancelled: who cancelled single replicas, by role and index.
         replicas: the last record of each replica that has started, by role and index.
         earlier: the records before those, the oldest first.
@@ -98,6 +102,8 @@ class SharedJob:
     document: Mapping[str, Any]
     native_ids: list[str] = field(default_factory=list)
     cancelled_by: str = ""
+    #: Path of the lease of its race; "" if it is in none.
+    lease: str = ""
     cancelled: dict[tuple[str, int], str] = field(default_factory=dict)
     replicas: dict[tuple[str, int], AttemptRecord] = field(default_factory=dict)
     earlier: dict[tuple[str, int], list[AttemptRecord]] = field(default_factory=dict)
@@ -109,6 +115,12 @@ class SharedJob:
     retries: list[dict[str, Any]] = field(default_factory=list)
     is_settled: bool = False
     reports: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    @property
+    def cancellation(self) -> str:
+        """Why it counts as cancelled, in words."""
+        is_lost_race = self.cancelled_by.startswith(RACE_LOST)
+        return self.cancelled_by if is_lost_race else f"cancelled by {self.cancelled_by}"
 
     @property
     def layout(self) -> list[tuple[str, int]]:
@@ -166,7 +178,7 @@ def read_jobs(
     storage: Storage, shared: str, app_ids: Sequence[str], *, with_reports: bool = False
 ) -> dict[str, SharedJob]:
     """Read the folders of these jobs, as far as they exist, by one call; another one reads the reports."""
-    names = ("job.json", "native", "cancelled", *FOLLOW_UP_FILES, "state")
+    names = ("job.json", "native", "cancelled", LEASE, *FOLLOW_UP_FILES, "state")
     paths = [f"{job_folder(shared, app_id)}/{name}" for app_id in app_ids for name in names]
     files: dict[str, dict[str, str]] = {}
     for path, content in storage.contents(paths).items():
@@ -182,6 +194,7 @@ def read_jobs(
         job = jobs[app_id] = SharedJob(app_id, document, texts.get("native", "").split())
         if "cancelled" in texts:
             job.cancelled_by = texts["cancelled"].strip() or "somebody"
+        job.lease = next(iter(texts.get(LEASE, "").splitlines()), "")
         job.follow_ups = texts.get(FOLLOW_UP_IDS, "").split()
         job.retries = [json.loads(line) for line in texts.get("retries", "").splitlines()]
         job.is_settled = "settled" in texts

@@ -294,7 +294,7 @@ def check_shared_folder(storage: Storage, shared: str) -> None:
     """
     folders = [
         shared,
-        *(posixpath.join(shared, part) for part in ("jobs", "code", "toolkit", "environments")),
+        *(posixpath.join(shared, part) for part in ("jobs", "code", "toolkit", "environments", "races")),
     ]
     ours, owners = storage.owners(folders)
     for path, seen in zip(folders, owners, strict=True):

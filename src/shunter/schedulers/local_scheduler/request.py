@@ -80,7 +80,7 @@ class LocalRequest(ProcessPlan):
         ]
         told = [redactor.text(target) for target in self.notify]
         secret = redactor.named("notify_secret", self.notify_secret) if self.notify_secret else ""
-        facts = {name: value for name, value in vars(self).items() if name != "env"}  # there is none yet
+        facts = {name: value for name, value in vars(self).items() if name not in ("env", "lease")}  # not yet
         return {**facts, "roles": roles, "notify": told, "notify_secret": secret}
 
 

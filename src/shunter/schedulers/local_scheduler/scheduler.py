@@ -28,7 +28,7 @@ from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.own_directory import freeze
 from shunter.schedulers.supervisor.process_command import run_beside
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
-from shunter.schedulers.supervisor.scheduler import SupervisedScheduler
+from shunter.schedulers.supervisor.scheduler import SupervisedScheduler, TakesLocalLeases
 from shunter.schedulers.supervisor.submission import submit
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
@@ -39,7 +39,7 @@ from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace, local_command, put_toolkit
 
 
-class LocalScheduler(SupervisedScheduler[LocalOpts]):
+class LocalScheduler(TakesLocalLeases, SupervisedScheduler[LocalOpts]):
     """Runs jobs as processes of this machine. See `shunter.schedulers.local_scheduler`."""
 
     capabilities = Capabilities(

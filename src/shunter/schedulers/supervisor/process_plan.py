@@ -69,6 +69,7 @@ class ProcessPlan:
             which this one was submitted; None without a queue.
         own_directories: of a sweep, the ``template`` of the points' directories, the directory whose
             neighbours they see (``beside``), and the ``names`` in which their paths end. See `own_directory`.
+        lease: path of the lease to take before the first start, and the ``handle`` to put in; None without.
         network: the containers' network that is to be removed when the job has ended; "" without one.
     """
 
@@ -90,6 +91,7 @@ class ProcessPlan:
     slots: dict[str, Any] | None = None
     own_directories: dict[str, Any] | None = None
     network: str = ""
+    lease: dict[str, str] | None = None
 
     def layout(self) -> list[tuple[str, int, str]]:
         """Return role, index and log directory of every replica, in order."""

@@ -20,6 +20,8 @@ REBOOTED = "rebooted"
 NEVER_STARTED = "never_started"
 STATE_LOST = "state_lost"
 PARENT_FAILED = "parent_failed"
+RACE_LOST = "race_lost"
+NO_LEASE = "no_lease"
 TO_BE_CONTINUED = "to_be_continued"
 WAIT_TIMEOUT = "wait_timeout"
 HUNG = "hung"
@@ -47,6 +49,8 @@ _TABLE: dict[str, tuple[AppState, str]] = {
     REBOOTED: (AppState.FAILED, "the machine went down while it ran"),
     NEVER_STARTED: (AppState.FAILED, "its submission was interrupted before it was started"),
     PARENT_FAILED: (AppState.CANCELLED, "never started: {detail}"),
+    RACE_LOST: (AppState.CANCELLED, "race lost to {detail}"),
+    NO_LEASE: (AppState.FAILED, "never started: the lease of its race cannot be taken: {detail}"),
     TO_BE_CONTINUED: (AppState.CANCELLED, "stopped at its time limit of {detail} s, to be continued"),
     HUNG: (AppState.FAILED, "stopped because it hung: no output for {detail} s"),
     STATE_LOST: (AppState.UNKNOWN, "its state cannot be read"),

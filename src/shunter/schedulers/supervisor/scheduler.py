@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from shunter.errors import BackendError, StateStoreError, UnknownAppException
+from shunter.paths import state_error
 from shunter.schedulers.api import (
     DescribeAppResponse,
     Leftover,
@@ -25,7 +26,7 @@ from shunter.schedulers.api import (
 )
 from shunter.schedulers.kept_results import LocalResults, ResultPlace, without_toolkit
 from shunter.schedulers.lines import check_replicas, compile_regex
-from shunter.schedulers.supervisor import recovery
+from shunter.schedulers.supervisor import lease, recovery
 from shunter.schedulers.supervisor.details import SupervisedJobDetails
 from shunter.schedulers.supervisor.housekeeping import leftovers, remove, remove_job
 from shunter.schedulers.supervisor.job_directory import JobDirectory
@@ -33,6 +34,7 @@ from shunter.schedulers.supervisor.job_watch import JobWatch, wait_for_end
 from shunter.schedulers.supervisor.log_ranges import read_part
 from shunter.schedulers.supervisor.log_reader import ReplicaLog, follow_logs, read_logs
 from shunter.schedulers.supervisor.observe import describe
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import AppState, is_terminal
 from shunter.specs.training import specification
 from shunter.system import processes
@@ -177,6 +179,24 @@ class SupervisedScheduler(Scheduler[Opts], Generic[Opts]):
         log_dirs = _log_dirs(job)
         check_replicas(app_id, [(role_name, k)], log_dirs)
         return read_part(log_dirs[role_name, k], job.index_path(role_name, k), wanted)
+
+
+class TakesLocalLeases:
+    """A mix-in for schedulers whose submission hands the lease of a race to the supervisor."""
+
+    job_class: type[JobDirectory]
+
+    def lease_place(self, info: AppDryRunInfo[Any]) -> tuple[str, str]:
+        """Say that a job sees every folder of this machine."""
+        return "", ""
+
+    def lease_holder(self, app_id: str) -> str:
+        """Return the handle of the job that has the lease of a job's race; "" if none has it."""
+        document = self.job_class.of(app_id).read_request() or {}
+        try:
+            return lease.holder(document["lease"]) if "lease" in document else ""
+        except OSError as error:
+            raise state_error("read the lease of a race in", document["lease"], error) from error
 
 
 def _log_dirs(job: JobDirectory) -> dict[tuple[str, int], str]:

@@ -71,7 +71,11 @@ def submit(
         _remove(job)
         raise state_error("write the job's directory", job.path, error) from error
     try:
-        problem = supervisor.run(make_plan().to_json())
+        plan = make_plan()
+        if info.lease:
+            make_private_dir(os.path.dirname(info.lease))
+            plan.lease = {"path": info.lease, "handle": _handle(info, job)}
+        problem = supervisor.run(plan.to_json())
         if problem:
             raise _not_started(job.name, problem)
     except BaseException as error:
@@ -82,6 +86,10 @@ def submit(
             raise state_error("prepare the job in", job.path, error) from error
         raise
     return job.name
+
+
+def _handle(info: AppDryRunInfo[Any], job: JobDirectory) -> str:
+    return make_app_handle(info.scheduler or "", info.session or "", job.name)
 
 
 def _not_started(app_id: str, problem: str) -> BackendError:
@@ -95,8 +103,7 @@ def _write_extras(job: JobDirectory, info: AppDryRunInfo[Any]) -> None:
     """Record the targets of notifications, and what is needed if replicas hang."""
     request = info.request
     if request.notify:
-        handle = make_app_handle(info.scheduler or "", info.session or "", job.name)
-        outbox.prepare(job.path, handle, request.notify, request.notify_secret)
+        outbox.prepare(job.path, _handle(info, job), request.notify, request.notify_secret)
     if request.hang_timeout is not None:
         os.mkdir(job.python_dir(), 0o700)
         with open(os.path.join(job.python_dir(), stack_dump.HANDLER_FILE), "w", encoding="ascii") as file:
@@ -115,6 +122,7 @@ def _document(info: AppDryRunInfo[Any], layout: Sequence[tuple[str, int, str]]) 
         "submitter": myself(),
         "submitted_from": machine(),
         "layout": layout,
+        **({"lease": info.lease} if info.lease else {}),
     }
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from shunter import system
 from shunter.docker.command import remove_networks
 from shunter.errors import ShunterError
-from shunter.schedulers.supervisor import reasons
+from shunter.schedulers.supervisor import lease, outbox, reasons
 from shunter.schedulers.supervisor.container_replica import (
     ContainerReplica,
     containers_of,
@@ -180,6 +180,8 @@ class Supervisor:
             self._queue.groups.clear()
         while group := self._queue.take():
             if not self._has_begun:
+                if self.plan.lease is not None and not self._take_lease(**self.plan.lease):
+                    return
                 self._has_begun = True
                 self._limit_time()
             for replica in group:
@@ -187,6 +189,23 @@ class Supervisor:
                     self._start(replica)
         if self._queue.waits_for != self._waits_for:
             self._waits_for, self._dirty = self._queue.waits_for, True
+
+    def _take_lease(self, path: str, handle: str) -> bool:
+        """Tell whether this job may run in its race; if not, stop it."""
+        try:
+            holder = lease.take(path, handle)
+        except OSError as error:
+            self._stop_all(reasons.NO_LEASE, f"{error.filename or path}: {error.strerror or error}")
+            return False
+        if holder != handle:
+            self._lose(holder)
+        return holder == handle
+
+    def _lose(self, holder: str) -> None:
+        """End this job, since another one of its race has started; nobody is notified."""
+        with suppress(OSError):
+            os.remove(self.job.file(outbox.WAITING))
+        self._stop_all(reasons.RACE_LOST, holder)
 
     def _has_ended(self, replica: Replica) -> bool:
         """Tell whether a replica has ended, is not being restarted, and has left nothing running."""
@@ -566,6 +585,11 @@ class Supervisor:
     # ---- stopping
 
     def _cancel(self) -> None:
+        if self.plan.lease is not None and not self._has_begun:
+            with suppress(OSError):
+                holder = lease.holder(self.plan.lease["path"])
+                if holder not in ("", self.plan.lease["handle"]):
+                    self._lose(holder)
         by = (self.job.asked("cancel") or {}).get("by", "")
         self._stop_all(reasons.CANCELLED, f" by {by}" if by else "")
 

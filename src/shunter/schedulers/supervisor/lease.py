@@ -1,0 +1,43 @@
+"""The lease of a race: a file with the handle of the one job that may run. See `shunter.runner.races`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+
+
+def take(path: str, handle: str) -> str:
+    """Take a lease for a job, unless another one has it; returns the handle of the one that has it.
+
+    The file gets its name only with its content, by a hard link: no reader sees an empty one, and of many
+    that try at once, also on several machines, one succeeds.
+
+    Raises:
+        OSError: it can be neither taken nor read.
+    """
+    own = f"{path}.{secrets.token_hex(8)}"
+    try:
+        with open(own, "x", encoding="utf-8") as file:
+            file.write(f"{handle}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(own, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.remove(own)
+    return holder(path)
+
+
+def holder(path: str) -> str:
+    """Return the handle of the job that has a lease; "" if none has it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
