@@ -94,7 +94,7 @@ def _shortcuts() -> h.Element:
 def url(path: str, **query: Any) -> str:
     """Return the URL of one of our pages; what is None or "" is left out."""
     pairs = {name: value for name, value in query.items() if value not in (None, "", [])}
-    return f"{path}?{urlencode(pairs, doseq=True)}" if pairs else path
+    return f"{path}?{urlencode(pairs, doseq=True, errors='replace')}" if pairs else path
 
 
 def badge(state: AppState | str, *, stale: bool = False) -> h.Element:

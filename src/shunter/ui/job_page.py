@@ -35,7 +35,7 @@ from shunter.ui.log_parts import SearchResult
 from shunter.why.comparison import Comparison, FileChange
 from shunter.why.explanation import Explanation
 
-TABS = ("Overview", "Why", "Definition", "Plan", "Changes")
+TABS = ("Overview", "Why", "Files", "Definition", "Plan", "Changes")
 #: Replicas that a timeline shows: the first failed ones come first where there are more.
 MOST_REPLICAS = 200
 WIDTH, ROW = 640.0, 18.0

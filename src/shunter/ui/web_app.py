@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -21,12 +22,26 @@ from shunter.runner.records import JobRecord
 from shunter.schedulers.responses import LogRange
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus
-from shunter.ui import job_page, jobs_page
+from shunter.ui import files_page, job_page, jobs_page
 from shunter.ui.assets import ASSETS
 from shunter.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, is_secret
 from shunter.ui.chart_data import ChartData
+from shunter.ui.files_page import Shelf
 from shunter.ui.html_parts import Parts, problem, url, verbatim
 from shunter.ui.job_actions import ACTIONS, JobActions, run_shunter
+from shunter.ui.job_files import (
+    CODE,
+    FILES_PATIENCE,
+    IMAGES,
+    Download,
+    FilePart,
+    beginning_of,
+    blocks_of,
+    find_file,
+    folder_of,
+    place_of,
+    tar_of,
+)
 from shunter.ui.job_page import LogView
 from shunter.ui.log_parts import CHUNK, LOG_PATIENCE, LogParts
 from shunter.ui.log_tail import LogTails
@@ -67,6 +82,8 @@ class WebApp:
                 Route("/jobs/progress", self.progress),
                 Route("/job", self.job),
                 Route("/job/status", self.job_status),
+                Route("/job/file", self.file),
+                Route("/job/files.tar", self.files_archive),
                 Route("/job/log", self.log),
                 Route("/job/log/earlier", self.log_earlier),
                 Route("/job/log/later", self.log_later),
@@ -190,6 +207,8 @@ class WebApp:
             content: list[Node] = await self._overview(parts, request, handle, record)
         elif tab == "Definition":
             content = job_page.definition_part(record)
+        elif tab == "Files":
+            content = await self._files(request, handle, record)
         elif tab == "Plan":
             code, out, problem_text = await run_shunter("rerun", "--dryrun", handle)
             content = [
@@ -284,6 +303,67 @@ class WebApp:
             raise UsageError(f"two jobs can be compared, not {len(handles)}", hint="Select two in the list.")
         content = await self._changes(handles[0], handles[1])
         return HTMLResponse(Parts(request).document("Compare", h.h1["What differs"], *content))
+
+    # ---- files
+
+    async def _files(self, request: Request, handle: str, record: JobRecord | None) -> list[Node]:
+        places = [f"{role}/{k}" for role, k in await self._known_replicas(handle)]
+        places += [CODE] if record is not None and record.fingerprint else []
+        query = request.query_params
+        wanted = query.get("place", "")
+        shelf = Shelf(handle, wanted if wanted in places or not places else places[0], places)
+        path, folder = query.get("file", ""), query.get("folder", "").strip("/")
+
+        def read(runner: Runner) -> list[Node]:
+            place = place_of(runner, handle, shelf.place)
+            if not path:
+                return files_page.folder_part(shelf, folder_of(place, folder))
+            file = find_file(place, path)
+            is_image = os.path.splitext(path)[1].lower() in IMAGES
+            return files_page.file_part(shelf, file, b"" if is_image else beginning_of(place, file))
+
+        try:
+            return await self._pool.ask(f"files of {self._lane(handle)}", read, FILES_PATIENCE)
+        except (ShunterError, OSError, NotImplementedError) as error:
+            hint = (error.hint or "") if isinstance(error, ShunterError) else ""
+            return files_page.nothing_part(shelf, redact_text(described(error)), hint)
+
+    async def file(self, request: Request) -> Response:
+        """Send a file of a job, or the part of it that an interrupted download still needs."""
+        handle, query = self._handle(request), request.query_params
+        path, place = query.get("file", ""), query.get("place", "")
+        asked, condition = request.headers.get("range", ""), request.headers.get("if-range", "")
+
+        def read(runner: Runner) -> tuple[FilePart, Iterator[bytes]]:
+            where = place_of(runner, handle, place)
+            part = FilePart.of(find_file(where, path), asked, condition)
+            return part, blocks_of(where, part.file, part.start, part.end)
+
+        download = Download(read, self._pool)
+        part = await download.head()
+        kind = IMAGES.get(os.path.splitext(path)[1].lower(), "") if query.get("view") == "image" else ""
+        headers = {"content-length": str(part.end - part.start), **part.headers()}
+        if not kind:
+            headers["content-disposition"] = files_page.as_attachment(path.rpartition("/")[2])
+        return StreamingResponse(
+            download.blocks(), part.status, headers, media_type=kind or "application/octet-stream"
+        )
+
+    async def files_archive(self, request: Request) -> Response:
+        """Send a folder of a job, or the results of all replicas, as a tar archive."""
+        handle, query = self._handle(request), request.query_params
+        wanted, folder = query.get("place", ""), query.get("folder", "").strip("/")
+
+        def read(runner: Runner) -> tuple[str, Iterator[bytes]]:
+            job = handle.rpartition("/")[2]
+            if wanted:
+                return job, tar_of([(job, place_of(runner, handle, wanted))], folder)
+            sources = runner.result_sources(handle)
+            return job, tar_of([(os.path.join(job, each.folder), each.place) for each in sources])
+
+        download = Download(read, self._pool)
+        headers = {"content-disposition": files_page.as_attachment(f"{await download.head()}.tar")}
+        return StreamingResponse(download.blocks(), headers=headers, media_type="application/x-tar")
 
     # ---- logs
 
