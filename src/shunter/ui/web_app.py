@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from shunter.errors import ShunterError, UnknownAppException, UsageError, described
+from shunter.errors import ConfigError, ShunterError, UnknownAppException, UsageError, described
 from shunter.redaction import redact_text
 from shunter.runner import Runner
 from shunter.runner.jobsearch import recorded
@@ -510,7 +510,9 @@ async def _problem(request: Request, error: Exception) -> Response:
     """Say what is wrong: a page, or a part of one where a part was asked for."""
     text = redact_text(described(error))
     hint = (error.hint or "") if isinstance(error, ShunterError) else ""
-    code = 404 if isinstance(error, UnknownAppException) else 400 if isinstance(error, UsageError) else 502
+    code = 400 if isinstance(error, UsageError) else 502
+    if isinstance(error, (UnknownAppException, ConfigError)):  # there is no such job, or no such file
+        code = 404
     shown = problem(text[:1].upper() + text[1:], hint)
     if request.headers.get("hx-request"):
         return HTMLResponse(str(shown), code)
