@@ -27,6 +27,7 @@ from shunter.ui.assets import ASSETS
 from shunter.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, is_secret
 from shunter.ui.chart_data import ChartData
 from shunter.ui.files_page import Shelf
+from shunter.ui.glances import Glances
 from shunter.ui.html_parts import Parts, problem, url, verbatim
 from shunter.ui.job_actions import ACTIONS, JobActions, run_shunter
 from shunter.ui.job_files import (
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a list waits for the states of jobs, before it is shown with those that were seen last.
 LIST_PATIENCE = 0.7
+#: Seconds that it waits for metrics and causes of jobs that were not shown before.
+GLANCE_PATIENCE = 0.4
 #: Seconds that explaining a failure or ending jobs may take.
 LONG_PATIENCE = 60.0
 MOST_COMPARED = 12
@@ -69,6 +72,7 @@ class WebApp:
         self._pool = pool
         self._freshness = Freshness(pool)
         self._actions = JobActions(pool)
+        self._glances = Glances(pool)
         self._chart_data = ChartData(pool)
         self._log_parts = LogParts(pool)
         self._log_tails = LogTails(pool, self._log_parts)
@@ -142,10 +146,10 @@ class WebApp:
         if whole and with_open:  # they may have ended meanwhile
             tally = await self._pool.ask(HISTORY, lambda runner: runner.history.tally())
         problems = {name: text for name, text in self._freshness.problems.items() if name in with_open}
+        glances = await self._glances.of(records, GLANCE_PATIENCE)
         parts = Parts(request)
-        if not whole:
-            return str(jobs_page.jobs_table(parts, wanted, records, total, problems))
-        return jobs_page.jobs_page(parts, wanted, records, total, tally, problems)
+        table = jobs_page.jobs_table(parts, wanted, records, total, problems, glances)
+        return jobs_page.jobs_page(parts, wanted, table, tally) if whole else str(table)
 
     async def act(self, request: Request) -> Response:
         """Cancel, repeat or delete jobs."""
@@ -446,7 +450,8 @@ class WebApp:
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of jobs, cut into buckets, as JSON."""
         handles = [self._checked(text) for text in request.query_params.getlist("handle")]
-        return JSONResponse(await self._chart_data.read(handles[:MOST_COMPARED]))
+        by = "time" if request.query_params.get("by") == "time" else "step"
+        return JSONResponse(await self._chart_data.read(handles[:MOST_COMPARED], by))
 
     # ---- shared
 
