@@ -16,6 +16,7 @@ from shunter.runner.records import JobRecord
 from shunter.schedulers.lines import iter_lines
 from shunter.schedulers.responses import LogPart
 from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus, error_message, is_terminal
+from shunter.specs.sweep_points import points_of
 from shunter.terminal import clean, clean_lines, format_duration
 from shunter.ui.html_parts import (
     Parts,
@@ -45,10 +46,18 @@ MOST_ATTEMPTS = 10
 MOST_CHANGED_LINES = 2000
 
 
+def tabs_of(record: JobRecord | None) -> list[str]:
+    """Return the names of the parts that the page of a job has."""
+    roles = record.app.get("roles") or () if record is not None else ()
+    is_sweep = any(points_of(role.get("metadata") or {}) for role in roles)
+    return [*TABS[:1], *(["Points"] if is_sweep else []), *TABS[1:]]
+
+
 def frame(parts: Parts, handle: str, record: JobRecord | None, tab: str, *content: h.Node) -> str:
     """Return the page of a job with one of its parts."""
     name = record.name if record is not None else handle.rpartition("/")[2]
-    entries = [(each, url("/job", handle=handle, tab=None if each == TABS[0] else each)) for each in TABS]
+    names = tabs_of(record)
+    entries = [(each, url("/job", handle=handle, tab=None if each == names[0] else each)) for each in names]
     return parts.document(
         name,
         h.h1[h.span[clean(name)], " ", h.code(".handle")[clean(handle)]],

@@ -22,7 +22,8 @@ from shunter.runner.records import JobRecord
 from shunter.schedulers.responses import LogRange
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus
-from shunter.ui import files_page, job_page, jobs_page
+from shunter.sweeps.point_rows import point_rows
+from shunter.ui import files_page, job_page, jobs_page, sweep_page
 from shunter.ui.assets import ASSETS
 from shunter.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, is_secret
 from shunter.ui.chart_data import ChartData
@@ -86,6 +87,7 @@ class WebApp:
                 Route("/jobs/progress", self.progress),
                 Route("/job", self.job),
                 Route("/job/status", self.job_status),
+                Route("/job/points", self.job_points),
                 Route("/job/file", self.file),
                 Route("/job/files.tar", self.files_archive),
                 Route("/job/log", self.log),
@@ -203,12 +205,15 @@ class WebApp:
     async def job(self, request: Request) -> Response:
         """Show a job, or one of the other parts of its page."""
         handle = self._handle(request)
-        tab = request.query_params.get("tab", job_page.TABS[0])
-        tab = tab if tab in job_page.TABS else job_page.TABS[0]
         record = await self._record(handle)
+        tabs = job_page.tabs_of(record)
+        tab = request.query_params.get("tab", "")
+        tab = tab if tab in tabs else tabs[0]
         parts = Parts(request)
         if tab == "Overview":
             content: list[Node] = await self._overview(parts, request, handle, record)
+        elif tab == "Points":
+            content = [await self._points(parts, request, handle, record)]
         elif tab == "Definition":
             content = job_page.definition_part(record)
         elif tab == "Files":
@@ -307,6 +312,23 @@ class WebApp:
             raise UsageError(f"two jobs can be compared, not {len(handles)}", hint="Select two in the list.")
         content = await self._changes(handles[0], handles[1])
         return HTMLResponse(Parts(request).document("Compare", h.h1["What differs"], *content))
+
+    # ---- sweeps
+
+    async def job_points(self, request: Request) -> Response:
+        """Show the points of a sweep alone."""
+        handle = self._handle(request)
+        part = await self._points(Parts(request), request, handle, await self._record(handle))
+        return HTMLResponse(str(part))
+
+    async def _points(self, parts: Parts, request: Request, handle: str, record: JobRecord | None) -> Node:
+        status, _ = await self._status(handle, record)
+        rows = await self._pool.ask(self._lane(handle), lambda runner: point_rows(runner, handle, status))
+        chosen, order = (request.query_params.get(name, "") for name in ("metric", "order"))
+        metrics = await self._chart_data.of_job(
+            handle, lambda reader: sweep_page.PointMetrics.of(reader, chosen, order)
+        )
+        return sweep_page.points_part(parts, handle, rows, metrics, over=status.is_terminal())
 
     # ---- files
 
