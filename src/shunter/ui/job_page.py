@@ -431,14 +431,31 @@ def _following(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.E
 # ---- the other parts
 
 
-def charts_part(handles: Sequence[str], *, live: bool) -> h.Element:
-    """Return the element in which the charts of jobs are drawn."""
-    return h.section(
-        "#charts",
-        aria_label="Charts",
-        data_charts=url("/metrics.json", handle=list(handles)),
-        data_live="3000" if live else None,
-    )[h.p(".note")["Looking for metrics …"]]
+def charts_part(handles: Sequence[str], *, live: bool) -> h.Fragment:
+    """Return how charts of jobs are drawn, and the element in which `static/charts.js` draws them."""
+    return h.fragment[
+        h.form("#chart-options.bar", hidden=True, aria_label="How charts are drawn")[
+            h.input(
+                type="search", name="show", placeholder="metrics: loss acc", aria_label="Metrics to draw"
+            ),
+            h.select(name="by", aria_label="Horizontal axis")[
+                h.option(value="step")["by step"],
+                h.option(value="elapsed")["by seconds since the first value"],
+                h.option(value="time")["by time of day"],
+            ],
+            [
+                h.label[h.input(type="checkbox", name=name), f" {text}"]
+                for name, text in (("log", "logarithmic"), ("together", "in one chart"))
+            ],
+            h.label["smoothing ", h.input(type="range", name="smooth", min="0", max="99", value="0")],
+        ],
+        h.section(
+            "#charts",
+            aria_label="Charts",
+            data_charts=url("/metrics.json", handle=list(handles)),
+            data_live="3000" if live else None,
+        )[h.p(".note")["Looking for metrics …"]],
+    ]
 
 
 def charts_heading(handles: Sequence[str]) -> h.Element:
