@@ -88,6 +88,9 @@ def jobs_page(
         "Jobs",
         h.h1[h.span["Jobs"]],
         _filters(wanted, schedulers, states),
+        h.nav("#views", hidden=True, aria_label="Saved views")[
+            h.button("#save-view", type="button", hidden=not wanted.is_filtered)["Save this view"]
+        ],
         table,
         h.section(
             "#elsewhere",

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from shunter.errors import ConfigError, ShunterError, UnknownAppException, UsageError, described
 from shunter.redaction import redact_text
 from shunter.runner import Runner
-from shunter.runner.jobsearch import recorded
+from shunter.runner.jobsearch import JobFilter, recorded, resolve
 from shunter.runner.observation import as_recorded, recorded_status, unknown_job
 from shunter.runner.records import JobRecord
 from shunter.schedulers.responses import LogRange
@@ -63,6 +63,8 @@ GLANCE_PATIENCE = 0.4
 #: Seconds that explaining a failure or ending jobs may take.
 LONG_PATIENCE = 60.0
 MOST_COMPARED = 12
+#: Jobs that are offered to compare one with.
+MOST_OTHERS = 50
 
 
 class WebApp:
@@ -87,6 +89,7 @@ class WebApp:
                 Route("/jobs/progress", self.progress),
                 Route("/job", self.job),
                 Route("/job/status", self.job_status),
+                Route("/job/cause", self.job_cause),
                 Route("/job/points", self.job_points),
                 Route("/job/file", self.file),
                 Route("/job/files.tar", self.files_archive),
@@ -171,7 +174,7 @@ class WebApp:
         handles = [self._checked(value) for value in form.get("handle", [])]
         if not handles:
             raise UsageError("no job is selected")
-        results = await self._actions.act(action, handles)
+        results = await self._actions.act(action, handles, form.get("arguments", [""])[0])
         if len(handles) == 1 and not results[0][1]:
             if action == "rerun":
                 return RedirectResponse(url("/job", handle=results[0][2]), 303)
@@ -227,7 +230,10 @@ class WebApp:
         elif tab == "Why":
             content = await self._why(handle)
         else:
-            content = await self._changes(handle)
+            content = [
+                job_page.compare_form(handle, await self._others(handle)),
+                *await self._changes(handle),
+            ]
         return HTMLResponse(job_page.frame(parts, handle, record, tab, *content))
 
     async def job_status(self, request: Request) -> Response:
@@ -283,14 +289,34 @@ class WebApp:
     async def _record(self, handle: str) -> JobRecord | None:
         return await self._pool.ask(HISTORY, lambda runner: runner.history.find(handle))
 
-    async def _why(self, handle: str) -> list[Node]:
+    async def job_cause(self, request: Request) -> Response:
+        """Show why a job failed, with a few lines of its log."""
+        part = await self._why(self._handle(request), job_page.MOST_CAUSE_LINES)
+        return HTMLResponse(str(h.div(".cause")[part]))
+
+    async def _others(self, handle: str) -> list[JobRecord]:
+        """Return the jobs that were submitted last, those of the same name first."""
+
+        def select(runner: Runner) -> list[JobRecord]:
+            record = runner.history.find(handle)
+            name = record.name if record is not None else ""
+            latest = list(runner.history.select(JobFilter(), MOST_OTHERS))
+            if name:
+                latest = [*runner.history.select(JobFilter(names=[name]), MOST_OTHERS), *latest]
+            others = {other.handle: other for other in latest if other.handle not in ("", handle)}
+            return list(others.values())[:MOST_OTHERS]
+
+        return await self._pool.ask(HISTORY, select)
+
+    async def _why(self, handle: str, most_lines: int = 0) -> list[Node]:
         def explain_job(runner: Runner) -> Explanation:
             status = runner.status(handle)
             if status is None:
                 raise unknown_job(handle)
             return explain(runner, handle, status)
 
-        return job_page.why_part(await self._pool.ask(self._lane(handle), explain_job, LONG_PATIENCE))
+        explanation = await self._pool.ask(self._lane(handle), explain_job, LONG_PATIENCE)
+        return job_page.why_part(explanation, most_lines)
 
     async def _changes(self, handle: str, other: str | None = None) -> list[Node]:
         def compare_jobs(runner: Runner) -> Comparison | None:
@@ -307,9 +333,14 @@ class WebApp:
 
     async def compare(self, request: Request) -> Response:
         """Show what differs between two jobs."""
-        handles = [self._checked(text) for text in request.query_params.getlist("handle")]
-        if len(handles) != 2:
-            raise UsageError(f"two jobs can be compared, not {len(handles)}", hint="Select two in the list.")
+        texts = request.query_params.getlist("handle")
+        if len(texts) != 2:
+            raise UsageError(f"two jobs can be compared, not {len(texts)}", hint="Select two in the list.")
+
+        def find(runner: Runner) -> list[str]:
+            return [self._checked(resolve(text[:2000], lambda: runner.history)) for text in texts]
+
+        handles = await self._pool.ask(HISTORY, find)
         content = await self._changes(handles[0], handles[1])
         return HTMLResponse(Parts(request).document("Compare", h.h1["What differs"], *content))
 

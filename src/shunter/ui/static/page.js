@@ -67,6 +67,41 @@
     if (question && !confirm(question)) event.preventDefault();
   });
 
+  // ---- saved views: names of URLs, kept by this browser
+
+  const place = document.getElementById("views");
+  function showViews() {
+    const views = JSON.parse(localStorage.getItem("shunter views") ?? "{}");
+    for (const old of place.querySelectorAll(".view-name")) old.remove();
+    for (const [name, query] of Object.entries(views)) {
+      const entry = document.createElement("span");
+      const link = document.createElement("a");
+      const remove = document.createElement("button");
+      entry.className = "view-name button";
+      link.href = "/" + query;
+      link.textContent = name;
+      if (query === location.search) link.setAttribute("aria-current", "page");
+      remove.type = "button";
+      remove.textContent = "×";
+      remove.setAttribute("aria-label", `Forget the view ${name}`);
+      remove.addEventListener("click", () => { delete views[name]; keepViews(views); });
+      entry.append(link, remove);
+      place.append(entry);
+    }
+    place.hidden = !place.querySelector("button:not([hidden])");
+  }
+  function keepViews(views) {
+    localStorage.setItem("shunter views", JSON.stringify(views));
+    showViews();
+  }
+  if (place) {
+    document.getElementById("save-view").addEventListener("click", () => {
+      const name = prompt("Name of this view", new URLSearchParams(location.search).getAll("state").join(" "))?.trim();
+      if (name) keepViews({ ...JSON.parse(localStorage.getItem("shunter views") ?? "{}"), [name]: location.search });
+    });
+    showViews();
+  }
+
   // ---- keys
 
   let row = 0;
