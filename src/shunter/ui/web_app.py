@@ -55,6 +55,7 @@ from shunter.workspace.code_store import Store
 if TYPE_CHECKING:
     from htpy import Node
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
 #: Seconds that a list waits for the states of jobs, before it is shown with those that were seen last.
 LIST_PATIENCE = 0.7
@@ -402,7 +403,7 @@ class WebApp:
         headers = {"content-length": str(part.end - part.start), **part.headers()}
         if not kind:
             headers["content-disposition"] = files_page.as_attachment(path.rpartition("/")[2])
-        return StreamingResponse(
+        return _Streamed(
             download.blocks(), part.status, headers, media_type=kind or "application/octet-stream"
         )
 
@@ -420,7 +421,7 @@ class WebApp:
 
         download = Download(read, self._pool)
         headers = {"content-disposition": files_page.as_attachment(f"{await download.head()}.tar")}
-        return StreamingResponse(download.blocks(), headers=headers, media_type="application/x-tar")
+        return _Streamed(download.blocks(), headers=headers, media_type="application/x-tar")
 
     # ---- logs
 
@@ -530,6 +531,18 @@ class WebApp:
     @staticmethod
     def _lane(handle: str) -> str:
         return handle.partition("://")[0]
+
+
+class _Streamed(StreamingResponse):
+    """An answer that breaks the connection if the rest of it cannot be read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except (ShunterError, OSError):
+            if "break_off" not in scope["state"]:  # see shunter.ui.connection_limits
+                raise
+            scope["state"]["break_off"]()
 
 
 def _filter_of(form: dict[str, list[str]]) -> jobs_page.Wanted:
