@@ -21,7 +21,7 @@ from tests.ui.real_browser import browser, server  # noqa: F401
 
 PORT = 4768
 ORIGIN = f"http://127.0.0.1:{PORT}"
-SCHEDULERS = ("local_cwd", "slurm", "stuck")
+SCHEDULERS = ("local_cwd", "local_docker", "slurm", "stuck")
 NUMBERS = itertools.count()
 
 

@@ -146,3 +146,34 @@ def test_a_part_is_never_taken_for_the_whole(tmp_path: Path) -> None:
     assert FilePart.of(ResultFile("a", 5), "bytes=1-", "").status == 200  # no version to compare with
     (tmp_path / "model/a").write_bytes(b"")
     assert b"".join(tar_of([("job", place)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["local_docker", "slurm"])
+def test_files_of_other_schedulers_are_sent_too(
+    page: Page,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    scheduler: str,
+) -> None:
+    arguments = ["--script", "train.py", "--cpu", "1", "--memMB", "256"]
+    if scheduler == "slurm":
+        request.getfixturevalue("slurm")
+    else:
+        arguments += ["--image", request.getfixturevalue("image")]
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with get_runner() as runner:
+        handle = runner.run_component("train.script", arguments, scheduler, workspace=str(tmp_path))
+        assert runner.wait(handle)
+    query = {"handle": handle, "place": _place(page, handle)}
+    assert "weights.bin" in page.get("/job", tab="Files", folder="model", **query).text
+    content = bytes(range(256)) * 10_000
+    assert page.get("/job/file", file="model/weights.bin", **query).content == content
+    answer = page.client.get(
+        "/job/file", params={**query, "file": "model/weights.bin"}, headers={"range": "bytes=2000000-"}
+    )
+    assert (answer.status_code, answer.content) == (206, content[2_000_000:])
+    assert page.get("/job/file", file="model/passwd", **query).status_code == 404
+    answer = page.get("/job/files.tar", folder="model", **query)
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+        assert {Path(name).name for name in archive.getnames()} >= {"weights.bin", "notes.txt", "page.html"}
