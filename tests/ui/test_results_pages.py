@@ -87,6 +87,24 @@ def test_points_are_sorted_by_the_best_value_of_a_metric(page: Page, script: str
     assert page.get("/job/points", handle=record(History(), "single")).status_code in (404, 502)
 
 
+def test_values_and_metrics_that_are_html_are_text(page: Page, tmp_path: Path, home: Path) -> None:
+    hostile = "<img src=x onerror=alert(1)>\"'"
+    script = tmp_path / "train.py"
+    script.write_text(f"import json\nfor k in range(3): print(json.dumps({{{hostile!r}: k}}), flush=True)\n")
+    points = [Point({hostile: hostile + k}, ["--script", str(script), "--", k]) for k in "ab"]
+    with get_runner() as runner:
+        handle = run_sweep(runner, "utils.python", points, "local_cwd")
+        runner.wait(handle)
+    text = page.get("/job", handle=handle, tab="Points").text
+    for _ in range(50):
+        if "polyline" in text:
+            break
+        text = page.get("/job", handle=handle, tab="Points").text
+    assert text.count("&lt;img src=x") > 4
+    assert "<img" not in text
+    assert "<img" not in page.get("/").text
+
+
 def test_axes_have_numbers_in_proportion_and_words_one_above_the_other() -> None:
     assert [Axis("lr", ["1", "2", "3"]).share(text) for text in "123"] == [0, 0.5, 1]
     rates = Axis("lr", ["0.001", "0.01", "0.1"])

@@ -16,6 +16,7 @@ from shunter.errors import ShunterError, described
 from shunter.metrics import Series, decimate
 from shunter.metrics.reader import MetricReader
 from shunter.metrics.series import finite
+from shunter.metrics.usage import PREFIX
 from shunter.redaction import redact_text
 from shunter.runner import get_runner
 from shunter.specs.sweep_points import index_of, label_of
@@ -128,7 +129,7 @@ def _in_buckets(reader: MetricReader, by: str) -> dict[str, Any]:
     if len(names) > MOST_CHARTS:
         problems.append(f"{MOST_CHARTS} of {len(names)} metrics are drawn.")
     series = []
-    for name in sorted(names)[:MOST_CHARTS]:
+    for name in sorted(names, key=lambda name: (name.startswith(PREFIX), name))[:MOST_CHARTS]:
         several = names[name]
         if len(several) > MOST_LINES:
             problems.append(f"{name}: {MOST_LINES} of {len(several)} replicas are drawn.")

@@ -569,7 +569,7 @@ def _environment(role: Mapping[str, Any]) -> h.Node:
     variables = role.get("env") or {}
     return h.fragment[
         h.h2[f"Environment of {clean(role['name'])}"],
-        facts({"Image": clean(role.get("image") or "")}),
+        facts({"Image": "" if role.get("image") == NONE else clean(role.get("image") or "")}),
         h.table(".changes")[
             [
                 h.tr[h.th(scope="row")[clean(name)], h.td[h.code[clean_lines(str(value))]]]

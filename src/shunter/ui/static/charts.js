@@ -105,7 +105,7 @@
     }
     figure.append(caption, place, values);
     place.setAttribute("role", "img");
-    host.append(figure);
+    host.append(figure); // its width is needed
     charts.set(title, chart);
     return chart;
   }
@@ -149,7 +149,7 @@
     return new uPlot({
       width: widthOf(chart), height: HEIGHT, series, bands, legend: { show: false },
       scales: { x: { time: by() === "time" }, y: isLog ? { distr: 3 } : {} },
-      axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => tick === null ? "" : shown(tick)) }],
+      axes: [{ ...axis, size: 34 }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => tick === null ? "" : shown(tick)) }],
       cursor: { y: false },
       hooks: { setCursor: [() => showValues(chart)] },
     }, data, chart.place);
@@ -247,13 +247,16 @@
       chart.figure.remove();
       charts.delete(title);
     }
+    const isNew = [...metrics.keys()].some((title) => !charts.has(title));
     for (const [title, lines] of metrics) draw(title, lines);
+    if (isNew) host.append(...[...metrics.keys()].map((title) => charts.get(title).figure)); // in their order
     options.hidden = !(found.series ?? []).length;
     note.textContent = [found.busy ? "Reading the log …" : "", ...(found.problems ?? [])].filter(Boolean).join(" ")
       || (metrics.size ? "" : options.hidden ? "No metrics in the log." : "No metric has such a name.");
   }
 
   let number = 0;
+  let isFirst = true; // the server has only begun to follow the log then
   async function read() {
     const own = ++number; // another choice of the user ends this one
     let live = Number(host.dataset.live) || 0;
@@ -270,6 +273,8 @@
       live = live && 2 * live;
     }
     const again = () => { if (own === number) read(); };
+    if (live && isFirst) live = 700;
+    isFirst = false;
     if (live) setTimeout(() => document.hidden ? document.addEventListener("visibilitychange", again, { once: true }) : again(), live);
   }
   read();
