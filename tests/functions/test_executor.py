@@ -348,4 +348,6 @@ def test_notebooks_show_jobs_and_futures(executor):
     assert "<i>" not in shown
     assert "Call 0 raised TypeError" in bad._repr_html_()
     assert "<p>double/0 raised an exception: TypeError" in bad.job._repr_html_()
+    assert "return 2 * x" in bad.job.why()._repr_html_()
+    assert "neither failed nor waits" in good.job.why()._repr_html_()
     assert "does not know the job" in shunter.Job("local_cwd://shunter/nothing-x")._repr_html_()

@@ -87,6 +87,22 @@ def test_points_are_sorted_by_the_best_value_of_a_metric(page: Page, script: str
     assert page.get("/job/points", handle=record(History(), "single")).status_code in (404, 502)
 
 
+def test_a_sweep_whose_points_are_jobs_has_a_page_too(page: Page, script: str) -> None:
+    points = [Point({"rate": rate}, ["--script", script, "--name", f"n{rate}", "--", rate]) for rate in "12"]
+    with get_runner() as runner:
+        handle = run_sweep(runner, "utils.python", points, "local_cwd")
+        assert handle.startswith("sweep://")
+        runner.wait(handle)
+    text = page.get("/job", handle=handle, tab="Points").text
+    for _ in range(50):
+        if "polyline" in text:
+            break
+        text = page.get("/job", handle=handle, tab="Points").text
+    assert "lowest loss" in text
+    assert text.index(">0.01</td>") < text.index(">0.02</td>")
+    assert "rate=2" in json.dumps(page.get("/metrics.json", handle=handle).json())
+
+
 def test_values_and_metrics_that_are_html_are_text(page: Page, tmp_path: Path, home: Path) -> None:
     hostile = "<img src=x onerror=alert(1)>\"'"
     script = tmp_path / "train.py"

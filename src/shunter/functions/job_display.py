@@ -28,6 +28,7 @@ SHOWN_REPLICAS, SHOWN_LOGS = 50, 4
 #: Lines of a log in which metrics are looked for: a log may be long.
 METRIC_LINES = 5000
 SHOWN_CHARTS, BUCKETS, WIDTH, HEIGHT = 4, 120, 260, 70
+_EXPLAINED = (AppState.FAILED, AppState.PENDING, AppState.SUBMITTED)
 _COLOURS = ("#3b6fd8", "#d9822b", "#2f9e6b", "#b84bc0")
 
 
@@ -42,7 +43,7 @@ def html_of(handle: str) -> str:
             some = replicas[:SHOWN_LOGS]
             parts = [
                 _head(handle, status),
-                _cause(runner, handle, status),
+                explain(runner, handle, status)._repr_html_() if status.state in _EXPLAINED else "",
                 _metrics(runner, handle, some),
                 _replicas(status),
                 *(_end_of_log(runner, handle, *replica) for replica in some),
@@ -55,19 +56,6 @@ def html_of(handle: str) -> str:
 def _head(handle: str, status: AppStatus) -> str:
     reason = f": {html.escape(clean(status.reason))}" if status.reason else ""
     return f"<p><b>{html.escape(handle)}</b> {status.state}{reason}</p>"
-
-
-def _cause(runner: Runner, handle: str, status: AppStatus) -> str:
-    if status.state not in (AppState.FAILED, AppState.PENDING, AppState.SUBMITTED):
-        return ""
-    explanation = explain(runner, handle, status)
-    if explanation.failure is not None:
-        texts = [explanation.headline, explanation.failure.cause.advice]
-    elif explanation.waiting is not None:
-        texts = [explanation.waiting.text, explanation.waiting.advice]
-    else:
-        return ""
-    return "\n".join(f"<p>{html.escape(clean(text))}</p>" for text in texts if text)
 
 
 def _replicas(status: AppStatus) -> str:

@@ -27,7 +27,6 @@ from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.responses import LogBlock, LogQuery, ReplicaUsage
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus, is_terminal
-from shunter.specs.sweep_points import points_of
 from shunter.specs.training import local_path, specification
 
 #: A metric with this name is the step of the others.
@@ -135,12 +134,6 @@ class MetricReader:
         self._steps: dict[tuple[str, int, str], float] = {}
         self._files: dict[str, ResultFiles] = {}
         self._usage = UsageMetrics()
-
-    @property
-    def points(self) -> list[dict[str, Any]]:
-        """The points of a sweep; empty for another job."""
-        roles = (self._record.app or {}).get("roles") or () if self._record is not None else ()
-        return next((found for role in roles if (found := points_of(role.get("metadata") or {}))), [])
 
     @property
     def problems(self) -> list[str]:

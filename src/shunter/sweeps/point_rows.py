@@ -8,9 +8,21 @@ from typing import Any
 
 from shunter.errors import ConfigError
 from shunter.runner import Runner
+from shunter.schedulers.registry import SWEEPS
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus, ReplicaStatus, is_terminal
 from shunter.specs.sweep_points import index_of, points_of
+
+
+def known_points(runner: Runner, handle: str) -> list[dict[str, Any]]:
+    """Return the points of a sweep as the history has them; empty for another job."""
+    record = runner.history.find(handle)
+    roles = (record.app.get("roles") or []) if record is not None else []
+    for role in roles:
+        if points := points_of(role.get("metadata") or {}):
+            return points
+    app = runner.describe(handle) if handle.startswith(f"{SWEEPS}://") else None
+    return next((points_of(role.metadata) for role in app.roles), []) if app else []
 
 
 def point_rows(runner: Runner, handle: str, status: AppStatus) -> list[dict[str, Any]]:

@@ -20,9 +20,12 @@ from shunter.metrics.usage import PREFIX
 from shunter.redaction import redact_text
 from shunter.runner import get_runner
 from shunter.specs.sweep_points import index_of, label_of
+from shunter.sweeps.point_rows import known_points
 from shunter.ui.runner_pool import NoAnswerError, RunnerPool
 
 T = TypeVar("T")
+#: Makes something of the metrics of a job, and of the points that it has if it is a sweep.
+Shape = Callable[[MetricReader, Sequence[Mapping[str, Any]]], T]
 
 MOST_JOBS = 24
 BUCKETS = 400
@@ -40,10 +43,11 @@ class WatchedJob:
         self._handle = handle
         self._lock = threading.Lock()
         self._reader: MetricReader | None = None
+        self._points: Sequence[Mapping[str, Any]] = ()
         self._read_at = 0.0
         self._is_gone = False
 
-    def read(self, shape: Callable[[MetricReader], T]) -> T | None:
+    def read(self, shape: Shape[T]) -> T | None:
         """Return the metrics up to now, in a shape; None while another call reads the log.
 
         The job has its own runner, so that of the pool is not used.
@@ -52,12 +56,14 @@ class WatchedJob:
             return None
         try:
             if self._reader is None:
-                self._reader = MetricReader(get_runner(), self._handle, follow=True)
+                runner = get_runner()
+                self._points = known_points(runner, self._handle)
+                self._reader = MetricReader(runner, self._handle, follow=True)
             reader = self._reader
             if time.monotonic() - self._read_at >= LEAST_AGE:
                 reader.update()
                 self._read_at = time.monotonic()
-            return shape(reader)
+            return shape(reader, self._points)
         finally:
             if self._is_gone:
                 self._close()
@@ -94,7 +100,7 @@ class ChartData:
         busy, over = False, True
         for handle in dict.fromkeys(handles):
             try:
-                found = await self.of_job(handle, lambda reader: _in_buckets(reader, by))
+                found = await self.of_job(handle, lambda reader, points: _in_buckets(reader, points, by))
             except (ShunterError, OSError, NotImplementedError, ValueError) as error:
                 problems.append(f"The metrics of {handle} cannot be read: {redact_text(described(error))}")
                 continue
@@ -107,7 +113,7 @@ class ChartData:
             over = over and found["over"]
         return {"series": series, "problems": problems, "busy": busy, "over": over and not busy}
 
-    async def of_job(self, handle: str, shape: Callable[[MetricReader], T]) -> T | None:
+    async def of_job(self, handle: str, shape: Shape[T]) -> T | None:
         """Return the metrics of a job in a shape; None if they have not been read yet."""
         job = self._watched(handle)
         try:
@@ -123,7 +129,7 @@ class ChartData:
         return job
 
 
-def _in_buckets(reader: MetricReader, by: str) -> dict[str, Any]:
+def _in_buckets(reader: MetricReader, points: Sequence[Mapping[str, Any]], by: str) -> dict[str, Any]:
     problems = list(reader.problems)
     names = reader.by_name()
     if len(names) > MOST_CHARTS:
@@ -133,7 +139,7 @@ def _in_buckets(reader: MetricReader, by: str) -> dict[str, Any]:
         several = names[name]
         if len(several) > MOST_LINES:
             problems.append(f"{name}: {MOST_LINES} of {len(several)} replicas are drawn.")
-        series += [_as_line(one, by, reader.points) for one in several[:MOST_LINES]]
+        series += [_as_line(one, by, points) for one in several[:MOST_LINES]]
     return {"series": series, "problems": problems, "over": reader.is_over}
 
 

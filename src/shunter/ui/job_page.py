@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from shunter.runner.records import JobRecord
 from shunter.schedulers.lines import iter_lines
+from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import LogPart
 from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus, error_message, is_terminal
 from shunter.specs.sweep_points import points_of
@@ -53,6 +54,7 @@ def tabs_of(record: JobRecord | None) -> list[str]:
     """Return the names of the parts that the page of a job has."""
     roles = record.app.get("roles") or () if record is not None else ()
     is_sweep = any(points_of(role.get("metadata") or {}) for role in roles)
+    is_sweep = is_sweep or (record is not None and record.scheduler == SWEEPS)
     return [*TABS[:1], *(["Points"] if is_sweep else []), *TABS[1:]]
 
 

@@ -19,6 +19,7 @@ from shunter.runner import Runner
 from shunter.runner.jobsearch import JobFilter, recorded, resolve
 from shunter.runner.observation import as_recorded, recorded_status, unknown_job
 from shunter.runner.records import JobRecord
+from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import LogRange
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus
@@ -72,7 +73,7 @@ class WebApp:
     """Answers requests about jobs of these schedulers."""
 
     def __init__(self, schedulers: Sequence[str], pool: RunnerPool) -> None:
-        self._schedulers = frozenset(schedulers)
+        self._schedulers = frozenset((*schedulers, SWEEPS))
         self._pool = pool
         self._freshness = Freshness(pool)
         self._actions = JobActions(pool)
@@ -358,7 +359,7 @@ class WebApp:
         rows = await self._pool.ask(self._lane(handle), lambda runner: point_rows(runner, handle, status))
         chosen, order = (request.query_params.get(name, "") for name in ("metric", "order"))
         metrics = await self._chart_data.of_job(
-            handle, lambda reader: sweep_page.PointMetrics.of(reader, chosen, order)
+            handle, lambda reader, _: sweep_page.PointMetrics.of(reader, chosen, order)
         )
         return sweep_page.points_part(parts, handle, rows, metrics, over=status.is_terminal())
 
