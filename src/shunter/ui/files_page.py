@@ -20,7 +20,7 @@ MOST_LISTED, MOST_LEFT_OUT = 1000, 20
 
 
 @dataclass(frozen=True)
-class Shelf:
+class FilesView:
     """Where the page is: a job, and one of its places, of which each has folders.
 
     Attributes:
@@ -39,56 +39,54 @@ class Shelf:
         return url(path, handle=self.handle, tab=tab, place=self.place, **query)
 
 
-def folder_part(shelf: Shelf, view: FolderView) -> list[h.Node]:
+def folder_part(view: FilesView, folder: FolderView) -> list[h.Node]:
     """Return what is in a folder."""
-    below = view.path + "/" if view.path else ""
-    folders = list(view.folders.items())[:MOST_LISTED]
-    files = view.files[: MOST_LISTED - len(folders)]
-    listed = len(view.folders) + len(view.files)
+    below = folder.path + "/" if folder.path else ""
+    folders = list(folder.folders.items())[:MOST_LISTED]
+    files = folder.files[: MOST_LISTED - len(folders)]
+    listed = len(folder.folders) + len(folder.files)
     return [
-        _heading(shelf, view.path, is_file=False),
+        _heading(view, folder.path, is_file=False),
         h.table(".jobs.files")[
             h.thead[h.tr[[h.th(scope="col")[text] for text in ("Name", "Size", "Changed", "")]]],
             h.tbody[
                 [
                     h.tr(data_row=True)[
-                        h.td(".name")[h.a(href=shelf.url(folder=below + name))[_shown(name) + "/"]],
+                        h.td(".name")[h.a(href=view.url(folder=below + name))[_shown(name) + "/"]],
                         h.td(".time")[size(total)],
                         h.td[h.small[f"{count} file{'' if count == 1 else 's'}"]],
-                        h.td[_archive(shelf, below + name)],
+                        h.td[_archive(view, below + name)],
                     ]
                     for name, (count, total) in folders
                 ],
-                [_file_row(shelf, file, len(below)) for file in files],
+                [_file_row(view, file, len(below)) for file in files],
             ],
         ]
         if listed
         else h.p(".note")["There are no files here."],
         h.p(".note")[f"{MOST_LISTED} of {listed} are listed."] if listed > MOST_LISTED else None,
-        [h.p(".note")[f"Left out: {_shown(text)}"] for text in view.left_out[:MOST_LEFT_OUT]],
-        h.p(".note")[f"Left out: {len(view.left_out) - MOST_LEFT_OUT} more"]
-        if len(view.left_out) > MOST_LEFT_OUT
+        [h.p(".note")[f"Left out: {_shown(text)}"] for text in folder.left_out[:MOST_LEFT_OUT]],
+        h.p(".note")[f"Left out: {len(folder.left_out) - MOST_LEFT_OUT} more"]
+        if len(folder.left_out) > MOST_LEFT_OUT
         else None,
     ]
 
 
-def _file_row(shelf: Shelf, file: ResultFile, skipped: int) -> h.Element:
+def _file_row(view: FilesView, file: ResultFile, skipped: int) -> h.Element:
     return h.tr(data_row=True)[
-        h.td(".name")[h.a(href=shelf.url(file=file.path))[_shown(file.path[skipped:])]],
+        h.td(".name")[h.a(href=view.url(file=file.path))[_shown(file.path[skipped:])]],
         h.td(".time")[size(file.size)],
         h.td[shown_time(file.modified)],
-        h.td[_download(shelf, file.path)],
+        h.td[_download(view, file.path)],
     ]
 
 
-def file_part(shelf: Shelf, file: ResultFile, data: bytes) -> list[h.Node]:
+def file_part(view: FilesView, file: ResultFile, data: bytes) -> list[h.Node]:
     """Return a file: an image, the beginning of a text, or that it is neither."""
     kind = os.path.splitext(file.path)[1].lower()
     shown: h.Node
     if kind in IMAGES:
-        shown = h.img(
-            ".view", src=shelf.url("/job/file", file=file.path, view="image"), alt=_shown(file.path)
-        )
+        shown = h.img(".view", src=view.url("/job/file", file=file.path, view="image"), alt=_shown(file.path))
     elif b"\0" in data:
         shown = h.p(".note")["It is not text. Download it to look at it."]
     else:
@@ -98,44 +96,44 @@ def file_part(shelf: Shelf, file: ResultFile, data: bytes) -> list[h.Node]:
             h.p(".note")[f"The first {size(len(data))} of {size(file.size)}."] if more else None,
         ]
     return [
-        _heading(shelf, file.path, is_file=True),
+        _heading(view, file.path, is_file=True),
         h.p(".bar")[h.span[size(file.size)], shown_time(file.modified) if file.modified else None],
         shown,
     ]
 
 
-def nothing_part(shelf: Shelf, text: str, hint: str) -> list[h.Node]:
+def nothing_part(view: FilesView, text: str, hint: str) -> list[h.Node]:
     """Return the choice of places, and why this one has no files."""
-    return [_heading(shelf, "", is_file=False, is_there=False), problem(text, hint)]
+    return [_heading(view, "", is_file=False, is_there=False), problem(text, hint)]
 
 
-def _heading(shelf: Shelf, path: str, *, is_file: bool, is_there: bool = True) -> h.Element:
+def _heading(view: FilesView, path: str, *, is_file: bool, is_there: bool = True) -> h.Element:
     """Return the choice of a place, the folders above, and the download."""
     parts = path.split("/") if path else []
-    links: list[h.Node] = [h.a(href=shelf.url())["All files"]]
+    links: list[h.Node] = [h.a(href=view.url())["All files"]]
     for number, name in enumerate(parts, 1):
         folder = "/".join(parts[:number])
         is_last = number == len(parts)
-        links += [" / ", _shown(name) if is_last else h.a(href=shelf.url(folder=folder))[_shown(name)]]
-    results = [place for place in shelf.places if place != CODE]
+        links += [" / ", _shown(name) if is_last else h.a(href=view.url(folder=folder))[_shown(name)]]
+    results = [place for place in view.places if place != CODE]
     return h.div(".bar")[
         h.form(method="get", action="/job", data_submit_on_change=True)[
-            h.input(type="hidden", name="handle", value=shelf.handle),
+            h.input(type="hidden", name="handle", value=view.handle),
             h.input(type="hidden", name="tab", value="Files"),
             h.select(name="place", aria_label="Whose files")[
                 [
-                    h.option(value=place, selected=place == shelf.place)[
+                    h.option(value=place, selected=place == view.place)[
                         "code, as submitted" if place == CODE else clean(f"results of {place}")
                     ]
-                    for place in shelf.places[:5000]
+                    for place in view.places[:5000]
                 ]
             ],
             h.button(".submit", type="submit")["Show"],
         ],
         h.nav(".folders", aria_label="Folders above")[links],
         h.span(".right")[
-            (_download(shelf, path) if is_file else _archive(shelf, path)) if is_there else None,
-            h.a(".button", href=url("/job/files.tar", handle=shelf.handle), download=True)[
+            (_download(view, path) if is_file else _archive(view, path)) if is_there else None,
+            h.a(".button", href=url("/job/files.tar", handle=view.handle), download=True)[
                 f"Results of all {len(results)}"
             ]
             if len(results) > 1
@@ -144,19 +142,19 @@ def _heading(shelf: Shelf, path: str, *, is_file: bool, is_there: bool = True) -
     ]
 
 
-def _download(shelf: Shelf, path: str) -> h.Element:
+def _download(view: FilesView, path: str) -> h.Element:
     return h.a(
         ".button",
-        href=shelf.url("/job/file", file=path),
+        href=view.url("/job/file", file=path),
         download=True,
         aria_label=f"Download {_shown(path)}",
     )["Download"]
 
 
-def _archive(shelf: Shelf, folder: str) -> h.Element:
+def _archive(view: FilesView, folder: str) -> h.Element:
     return h.a(
         ".button",
-        href=shelf.url("/job/files.tar", folder=folder),
+        href=view.url("/job/files.tar", folder=folder),
         download=True,
         aria_label=f"Download {_shown(folder) or 'all'} as tar",
     )["Download as tar"]

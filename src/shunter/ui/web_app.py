@@ -28,7 +28,7 @@ from shunter.ui import files_page, job_page, jobs_page, sweep_page
 from shunter.ui.assets import ASSETS
 from shunter.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, is_secret
 from shunter.ui.chart_data import ChartData
-from shunter.ui.files_page import Shelf
+from shunter.ui.files_page import FilesView
 from shunter.ui.glances import Glances
 from shunter.ui.html_parts import Parts, problem, url, verbatim
 from shunter.ui.job_actions import ACTIONS, JobActions, run_shunter
@@ -370,22 +370,22 @@ class WebApp:
         places += [CODE] if record is not None and record.fingerprint else []
         query = request.query_params
         wanted = query.get("place", "")
-        shelf = Shelf(handle, wanted if wanted in places or not places else places[0], places)
+        view = FilesView(handle, wanted if wanted in places or not places else places[0], places)
         path, folder = query.get("file", ""), query.get("folder", "").strip("/")
 
         def read(runner: Runner) -> list[Node]:
-            place = place_of(runner, handle, shelf.place)
+            place = place_of(runner, handle, view.place)
             if not path:
-                return files_page.folder_part(shelf, folder_of(place, folder))
+                return files_page.folder_part(view, folder_of(place, folder))
             file = find_file(place, path)
             is_image = os.path.splitext(path)[1].lower() in IMAGES
-            return files_page.file_part(shelf, file, b"" if is_image else beginning_of(place, file))
+            return files_page.file_part(view, file, b"" if is_image else beginning_of(place, file))
 
         try:
             return await self._pool.ask(f"files of {self._lane(handle)}", read, FILES_PATIENCE)
         except (ShunterError, OSError, NotImplementedError) as error:
             hint = (error.hint or "") if isinstance(error, ShunterError) else ""
-            return files_page.nothing_part(shelf, redact_text(described(error)), hint)
+            return files_page.nothing_part(view, redact_text(described(error)), hint)
 
     async def file(self, request: Request) -> Response:
         """Send a file of a job, or the part of it that an interrupted download still needs."""
