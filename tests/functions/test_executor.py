@@ -331,3 +331,23 @@ def test_a_repeated_job_makes_its_call_again_and_the_history_has_no_key(executor
     state = Path(os.environ["SHUNTER_HOME"], "state")
     database = b"".join(path.read_bytes() for path in state.glob("history*"))
     assert b"SHUNTER_CALL_KEY" not in database
+
+
+def test_notebooks_show_jobs_and_futures(executor):
+    good = executor.submit(
+        work.double, ["<b>"], say='{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n<i>'
+    )
+    bad = executor.submit(work.double, None)
+    concurrent.futures.wait([good, bad], 60)
+    shown = good._repr_html_()
+    assert "Call 0 returned [&#x27;&lt;b&gt;&#x27;, &#x27;&lt;b&gt;&#x27;]" in shown
+    assert "<td>double/0</td><td>SUCCEEDED</td>" in shown
+    assert "step 2, loss 0.25" in shown
+    assert "<figcaption>loss: 0.25 to 0.5, steps 1 to 2</figcaption><svg" in shown
+    assert "&lt;i&gt;" in shown
+    assert "<i>" not in shown
+    assert "Call 0 raised TypeError" in bad._repr_html_()
+    assert "<p>double/0 raised an exception: TypeError" in bad.job._repr_html_()
+    assert "return 2 * x" in bad.job.why()._repr_html_()
+    assert "neither failed nor waits" in good.job.why()._repr_html_()
+    assert "does not know the job" in shunter.Job("local_cwd://shunter/nothing-x")._repr_html_()

@@ -17,10 +17,11 @@ from shunter.ui.runner_pool import RunnerPool
 from shunter.ui.web_app import WebApp
 from tests.schedulers.docker.conftest import image  # noqa: F401
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401
+from tests.ui.real_browser import browser, server  # noqa: F401
 
 PORT = 4768
 ORIGIN = f"http://127.0.0.1:{PORT}"
-SCHEDULERS = ("local_cwd", "slurm", "stuck")
+SCHEDULERS = ("local_cwd", "local_docker", "slurm", "stuck")
 NUMBERS = itertools.count()
 
 

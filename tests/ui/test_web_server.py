@@ -157,3 +157,23 @@ def test_following_a_gigabyte_costs_no_memory(visitor: Visitor) -> None:
     assert visitor.memory() - before < 24 * MIB
     with get_runner() as runner:
         runner.delete(big)
+
+
+def test_a_download_that_cannot_be_completed_breaks_off(visitor: Visitor, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os\nopen(os.environ['SM_MODEL_DIR'] + '/big', 'wb').truncate(1 << 30)\n")
+    with get_runner() as runner:
+        handle = runner.run_component("train.script", ["--script", str(script)], "local_cwd")
+        status = runner.wait(handle)
+        ((role, k),) = runner.replicas(handle)
+    assert status is not None
+    place = f"handle={quote(handle, safe='')}&place={quote(f'{role}/{k}', safe='')}"
+    answers = [visitor.get(f"/job/file?{place}&file=model/big"), visitor.get(f"/job/files.tar?{place}")]
+    for answer in answers:
+        assert answer.read(MIB)
+    os.truncate(Path(str(status.results)) / "model/big", 2 * MIB)
+    for answer in answers:
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            answer.read()
+    assert visitor.memory() < 150 * MIB
+    assert visitor.get("/").status == 200

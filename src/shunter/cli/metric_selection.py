@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
@@ -103,9 +102,3 @@ def job_metrics(
             jobs.append(JobMetrics(runner, target, args, names, follow=follow))
             stack.callback(jobs[-1].close)
         yield jobs
-
-
-def rank(series: Series, order: str) -> float:
-    """Return the best value of a series as a key for sorting, the best first; ``order`` is min or max."""
-    value = series.least if order == "min" else -series.greatest
-    return value if math.isfinite(value) else math.inf

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import html
+import reprlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,11 +13,14 @@ from typing import Any
 from shunter.backoff import FIRST_POLL, LONGEST_POLL, Backoff
 from shunter.errors import ResultError, ShunterError, UnknownAppException, UnreachableError
 from shunter.functions.call_results import CallResults
+from shunter.functions.job_display import html_of
 from shunter.functions.submitted_job import Job, call_results, result_of, state_of_call
+from shunter.redaction import redact_text
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import CancelsReplicas
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus, is_terminal
+from shunter.terminal import clean
 
 #: Seconds between two looks at jobs of this machine, at first and at most: a look reads a file.
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.2
@@ -23,6 +28,8 @@ _FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.2
 _MOST_UNKNOWN = 5
 #: Seconds that a result may be later than the end of its job, on shared storage or in a bucket.
 _LATE_RESULT = 20.0
+#: Characters of a result that a notebook shows.
+_SHOWN_OUTCOME = 2000
 
 
 class JobFuture(concurrent.futures.Future[Any]):
@@ -45,6 +52,19 @@ class JobFuture(concurrent.futures.Future[Any]):
     def submitted(self, handle: str, index: int, stop: Callable[[JobFuture], None]) -> None:
         """Note the job that makes the call, and what stops it."""
         self.job, self.index, self._stop = Job(handle), index, stop
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what the call returned or raised, if it has ended, and its job."""
+        if self.cancelled():
+            outcome = "cancelled"
+        elif not self.done():
+            outcome = "has not ended"
+        elif (error := self.exception()) is not None:
+            outcome = f"raised {type(error).__name__}: {error}"
+        else:
+            outcome = f"returned {reprlib.repr(self.result())}"
+        text = html.escape(clean(redact_text(outcome[:_SHOWN_OUTCOME])))
+        return f"<p>Call {self.index} {text}</p>\n" + (html_of(self.job.handle) if self.job else "")
 
     def cancel(self) -> bool:
         """Stop the call; False if it has ended."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from shunter.errors import ResultError, UnknownAppException
 from shunter.functions.call_results import CallResults
+from shunter.functions.job_display import html_of
 from shunter.runner import Runner, get_runner
 from shunter.runner.fetched_results import Fetched
 from shunter.runner.jobsearch import recorded
@@ -48,6 +49,9 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job({self.handle!r})"
+
+    def _repr_html_(self) -> str:
+        return html_of(self.handle)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self.handle == other.handle

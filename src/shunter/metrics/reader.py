@@ -35,6 +35,8 @@ STEP = "step"
 _PATIENCE = 5.0
 #: How many blocks of a followed log wait to be read.
 _WAITING_BLOCKS = 16
+#: Bytes that are read for each of the last lines of a log, at most.
+_LINE_BYTES = 400
 
 
 def read(
@@ -74,6 +76,7 @@ class MetricReader:
         files: directories with event files or databases of the job, in addition to its results.
         follow: whether `update` will be called again and again. Without it, the log is read from its
             beginning at each call.
+        record: what the history has of the job, if that is known.
 
     Attributes:
         is_over: whether the job has ended and all of it has been read.
@@ -92,6 +95,7 @@ class MetricReader:
         discovers: bool = False,
         files: Sequence[str] = (),
         follow: bool = False,
+        record: JobRecord | None = None,
     ) -> None:
         self.handle = handle
         self._runner = runner
@@ -99,7 +103,7 @@ class MetricReader:
         self._follow = follow
         self._folders = list(files)
         self._stored: StoredResults | None = None
-        self._record = _record_of(runner, handle)
+        self._record = record or _record_of(runner, handle)
         self.definitions = {**_definitions_of(self._record), **(definitions or {})}
         self._search = MetricSearch(self.definitions.items())
         self._asked = [name for name in (*(names or ()), *asked) if name not in self.definitions]
@@ -168,6 +172,16 @@ class MetricReader:
         is_new = self._usage.add_to(self._table, self._samples()) or is_new
         self.is_over = ended and self._blocks is None
         return is_new
+
+    def read_ends(self, replicas: Sequence[tuple[str, int]], lines: int) -> None:
+        """Read only the last lines of some replicas' logs: quick, and the job's state is not asked for.
+
+        Raises:
+            BackendError: a log cannot be read.
+        """
+        query = LogQuery(timed=True, last=lines, most_bytes=lines * _LINE_BYTES)
+        for block in self._runner.log_blocks(self.handle, replicas, query):
+            self._read_block(block)
 
     def by_name(self) -> dict[str, list[Series]]:
         """Return the series of each metric, without values that restarts of the job have superseded."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from shunter.specs.sweep_points import index_of
+
 #: Where values come from.
 LOG, TENSORBOARD, TRACKIO, USAGE = "log", "tensorboard", "trackio", "usage"
 
@@ -196,6 +198,22 @@ def summary(group: Sequence[Series]) -> tuple[float, float, float, float]:
         max(defined(series.greatest for series in group), default=math.nan),
         max(defined(series.last_step for series in group), default=math.nan),
     )
+
+
+def rank(series: Series, order: str) -> float:
+    """Return the best value of a series as a key for sorting, the best first; ``order`` is min or max."""
+    value = series.least if order == "min" else -series.greatest
+    return value if math.isfinite(value) else math.inf
+
+
+def best_by_point(several: Iterable[Series], order: str) -> dict[int, float]:
+    """Return the best value of each point of a sweep that has reported any, by its index, the best first."""
+    values: dict[int, float] = {}
+    for series in sorted(several, key=lambda series: rank(series, order)):
+        if math.isfinite(rank(series, order)):
+            best = series.least if order == "min" else series.greatest
+            values.setdefault(index_of(series.role, series.replica), best)
+    return values
 
 
 def finite(value: float) -> float | int | None:

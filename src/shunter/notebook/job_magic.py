@@ -13,11 +13,8 @@ a file in the notebook's workspace, next to those of ``%%workspacefile``, and is
 
 from __future__ import annotations
 
-import html
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from shunter.cli.commands import run
 from shunter.cli.job_request import request_of
@@ -26,21 +23,15 @@ from shunter.cli.parser import Parser
 from shunter.cli.shown_status import status_of
 from shunter.cli.watching import wait_for_end
 from shunter.errors import ShunterError, UsageError
+from shunter.functions.job_display import html_of
 from shunter.notebook.workspace_files import get_workspace, write_workspace_file
-from shunter.redaction import redact_text
 from shunter.runner import get_runner
 from shunter.schedulers.api import LogQuery
-from shunter.schedulers.lines import end_of
-from shunter.specs.status import AppState, AppStatus
-from shunter.terminal import clean
+from shunter.specs.status import AppStatus
 from shunter.why.explanation import Explanation, explain
 
 CELL_FILE = "cell.py"
 DEFAULT_COMPONENT = "train.script"
-#: How many of the newest lines of each log a table shows.
-SHOWN_LINES, SHOWN_BYTES = 10, 64 << 10
-#: How many replicas' logs a table shows.
-SHOWN_LOGS = 4
 
 
 class CellJob:
@@ -91,49 +82,7 @@ class CellJob:
         return f"CellJob({self.handle!r})"
 
     def _repr_html_(self) -> str:
-        try:
-            return self._table()
-        except ShunterError as error:
-            return f"<p>{html.escape(self.handle)}: {html.escape(str(error))}</p>"
-
-    def _table(self) -> str:
-        status = self.status
-        reason = status.reason
-        head = f"<b>{html.escape(self.handle)}</b> {status.state}"
-        lines = [f"<p>{head}{': ' + html.escape(reason) if reason else ''}</p>"]
-        if status.state == AppState.FAILED:
-            why = self.why()
-            if why.failure is not None:
-                advice = why.failure.cause.advice
-                lines.append(f"<p>{html.escape(why.headline)}</p>")
-                lines.append(f"<p>{html.escape(advice)}</p>" if advice else "")
-        rows = [
-            (f"{replica.role}/{replica.id}", str(replica.state), str(replica.hostname or ""))
-            for replica in status.replicas()
-        ]
-        lines.append("<table><tr><th>replica</th><th>state</th><th>host</th></tr>")
-        lines += ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-        lines.append("</table>")
-        with get_runner() as runner:
-            lines += self._logs(runner.replicas(self.handle)[:SHOWN_LOGS], runner.log_blocks)
-        return "\n".join(filter(None, lines))
-
-    def _logs(self, replicas: Sequence[tuple[str, int]], log_blocks: Callable[..., Any]) -> list[str]:
-        shown = []
-        for replica in replicas:
-            try:
-                query = LogQuery(last=SHOWN_LINES, most_bytes=SHOWN_BYTES)
-                data = end_of(log_blocks(self.handle, [replica], query), SHOWN_BYTES)
-                text = redact_text(data.decode(errors="replace"))  # notebooks are kept, and shown to others
-            except (ShunterError, NotImplementedError) as error:
-                text = f"the log cannot be read: {error}"
-            if text:
-                kept = "\n".join(clean(line) for line in text.splitlines()[-SHOWN_LINES:])
-                title = f"last lines of {replica[0]}/{replica[1]}"
-                shown.append(
-                    f"<details><summary>{html.escape(title)}</summary><pre>{html.escape(kept)}</pre></details>"
-                )
-        return shown
+        return html_of(self.handle)
 
 
 def shunter(line: str, cell: str) -> CellJob:

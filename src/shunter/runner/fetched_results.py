@@ -142,6 +142,11 @@ def chosen_files(sources: Sequence[ResultSource], patterns: Sequence[str] = ()) 
     return chosen
 
 
+def is_plain_path(path: str) -> bool:
+    """Tell whether a path leads to a file below a directory, and has no control characters."""
+    return clean(path) == path and not any(part in ("", ".", "..") for part in path.split("/"))
+
+
 def _matches(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
 
@@ -208,8 +213,7 @@ def _is_here(root: str, each: Chosen, *, force: bool) -> bool:
     Raises:
         ConfigError: its name leads out of the directory, or it would replace another file.
     """
-    parts = each.name.split("/")
-    if any(part in ("", ".", "..") for part in parts) or clean(each.name) != each.name:
+    if not is_plain_path(each.name):
         raise ConfigError(
             f"refused to fetch {each.file.path!r}: it is not the name of a file below the directory",
             hint="The job chose the name. The other files are fetched.",

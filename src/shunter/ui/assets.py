@@ -8,6 +8,7 @@ from importlib import resources
 
 _MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _NAMES = (
+    "charts.js",
     "htmx.min.js",
     "hx-csp.min.js",
     "hx-sse.min.js",

@@ -45,7 +45,8 @@ class LimitedConnection(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, {**app_state, "let_in": self.let_in}, _loop)
+        state = {**app_state, "let_in": self.let_in, "break_off": self.break_off}
+        super().__init__(config, server_state, state, _loop)
         self._deadline: asyncio.TimerHandle | None = None
 
     def let_in(self) -> None:
@@ -85,6 +86,10 @@ class LimitedConnection(H11Protocol):
                 " many cookies of 127.0.0.1 or localhost, remove them.\n"
             )
             return
+        self.break_off()
+
+    def break_off(self) -> None:
+        """End an answer that cannot be completed: the browser sees that a part is missing."""
         self.cycle.disconnected = True
         self.drop()
 

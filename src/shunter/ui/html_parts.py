@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Not deferred: htmx would not wait for its extensions then.
 SCRIPTS = ("htmx.min.js", "hx-csp.min.js", "hx-sse.min.js", "uPlot.iife.min.js")
+OWN_SCRIPTS = ("page.js", "charts.js")
 STYLES = ("uPlot.min.css", "page.css")
 
 
@@ -55,7 +56,7 @@ class Parts:
                 h.link(rel="icon", href="/static/icon.svg"),
                 [h.link(rel="stylesheet", href=f"/static/{name}") for name in STYLES],
                 [h.script(src=f"/static/{name}", nonce=self._nonce) for name in SCRIPTS],
-                h.script(src="/static/page.js", nonce=self._nonce, defer=True),
+                [h.script(src=f"/static/{name}", nonce=self._nonce, defer=True) for name in OWN_SCRIPTS],
             ],
             h.body[
                 h.a(".skip", href="#content")["Skip to the content"],
@@ -94,7 +95,7 @@ def _shortcuts() -> h.Element:
 def url(path: str, **query: Any) -> str:
     """Return the URL of one of our pages; what is None or "" is left out."""
     pairs = {name: value for name, value in query.items() if value not in (None, "", [])}
-    return f"{path}?{urlencode(pairs, doseq=True)}" if pairs else path
+    return f"{path}?{urlencode(pairs, doseq=True, errors='replace')}" if pairs else path
 
 
 def badge(state: AppState | str, *, stale: bool = False) -> h.Element:

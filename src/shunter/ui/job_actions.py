@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shlex
 import sys
 from collections import OrderedDict
 
@@ -62,9 +63,22 @@ class JobActions:
         self._runs: OrderedDict[str, ActionRun] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def act(self, action: str, handles: list[str]) -> list[Result]:
-        """Act on some jobs, wait for the results, and return them."""
-        return await (self._rerun(handles) if action == "rerun" else self._cancel_or_delete(action, handles))
+    async def act(self, action: str, handles: list[str], arguments: str = "") -> list[Result]:
+        """Act on some jobs, wait for the results, and return them.
+
+        Args:
+            arguments: of a rerun, what replaces arguments of the same name, or is added; as a shell has it.
+
+        Raises:
+            UsageError: the arguments cannot be read.
+        """
+        if action != "rerun":
+            return await self._cancel_or_delete(action, handles)
+        try:
+            words = shlex.split(arguments)
+        except ValueError as error:
+            raise UsageError(f"cannot read the arguments {arguments[:200]!r}: {error}") from None
+        return await self._rerun(handles, ["--", *words] if words else [])
 
     async def matching(self, action: str, wanted: JobFilter, until: int | None) -> tuple[int, int]:
         """Return how many of the matching jobs an action applies to, and the number of the newest of them.
@@ -154,11 +168,11 @@ class JobActions:
         groups_of_results = await asyncio.gather(*(end(lane, some) for lane, some in groups.items()))
         return [result for results in groups_of_results for result in results]
 
-    async def _rerun(self, handles: list[str]) -> list[Result]:
+    async def _rerun(self, handles: list[str], changes: list[str]) -> list[Result]:
         """Repeat jobs, each by a process, since it has to be in the directory of the job."""
         results = []
         for handle in handles:
-            code, out, problem_text = await run_shunter("rerun", "--detach", handle)
+            code, out, problem_text = await run_shunter("rerun", "--detach", handle, *changes)
             made = out.strip().splitlines()
             if code == 0 and made:
                 results.append((handle, "", made[-1]))

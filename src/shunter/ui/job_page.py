@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ from markupsafe import Markup
 
 from shunter.runner.records import JobRecord
 from shunter.schedulers.lines import iter_lines
+from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import LogPart
 from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus, error_message, is_terminal
+from shunter.specs.sweep_points import points_of
 from shunter.terminal import clean, clean_lines, format_duration
 from shunter.ui.html_parts import (
     Parts,
@@ -30,25 +32,37 @@ from shunter.ui.html_parts import (
     url,
     verbatim,
 )
+from shunter.ui.jobs_page import arguments_of
 from shunter.ui.log_html import as_html
 from shunter.ui.log_parts import SearchResult
 from shunter.why.comparison import Comparison, FileChange
 from shunter.why.explanation import Explanation
 
-TABS = ("Overview", "Why", "Definition", "Plan", "Changes")
+TABS = ("Overview", "Why", "Files", "Definition", "Plan", "Changes")
 #: Replicas that a timeline shows: the first failed ones come first where there are more.
 MOST_REPLICAS = 200
 WIDTH, ROW = 640.0, 18.0
 #: Earlier attempts of a replica that are listed.
 MOST_ATTEMPTS = 10
+#: How many lines of a log the cause of a failure shows on the first page.
+MOST_CAUSE_LINES = 12
 #: How many lines of the differences in one file a comparison shows.
 MOST_CHANGED_LINES = 2000
+
+
+def tabs_of(record: JobRecord | None) -> list[str]:
+    """Return the names of the parts that the page of a job has."""
+    roles = record.app.get("roles") or () if record is not None else ()
+    is_sweep = any(points_of(role.get("metadata") or {}) for role in roles)
+    is_sweep = is_sweep or (record is not None and record.scheduler == SWEEPS)
+    return [*TABS[:1], *(["Points"] if is_sweep else []), *TABS[1:]]
 
 
 def frame(parts: Parts, handle: str, record: JobRecord | None, tab: str, *content: h.Node) -> str:
     """Return the page of a job with one of its parts."""
     name = record.name if record is not None else handle.rpartition("/")[2]
-    entries = [(each, url("/job", handle=handle, tab=None if each == TABS[0] else each)) for each in TABS]
+    names = tabs_of(record)
+    entries = [(each, url("/job", handle=handle, tab=None if each == names[0] else each)) for each in names]
     return parts.document(
         name,
         h.h1[h.span[clean(name)], " ", h.code(".handle")[clean(handle)]],
@@ -73,12 +87,20 @@ def status_part(
             _actions(parts, handle, status, record),
         ],
         problem(notice) if notice else None,
-        h.p(".reason")[clean_lines(status.reason)] if status.reason else None,
-        h.p[h.a(href=url("/job", handle=handle, tab="Why"))["Why?"]]
-        if status.state in (AppState.FAILED, AppState.PENDING, AppState.SUBMITTED)
-        else None,
+        _cause(parts, handle, status),
+        _rerun_with(parts, handle) if over and record is not None else None,
         _facts(status, record),
         _timeline(handle, status, record),
+    ]
+
+
+def _cause(parts: Parts, handle: str, status: AppStatus) -> h.Element:
+    """Return the reason of a state; a failure's cause, with the lines that show it, replaces it soon."""
+    asks = parts.htmx(get=url("/job/cause", handle=handle), trigger="load", swap="innerHTML")
+    has_why = status.state in (AppState.FAILED, AppState.PENDING, AppState.SUBMITTED)
+    return h.div("#cause", asks if status.state is AppState.FAILED else {})[
+        h.p(".reason")[clean_lines(status.reason)] if status.reason else None,
+        h.p[h.a(href=url("/job", handle=handle, tab="Why"))["Why?"]] if has_why else None,
     ]
 
 
@@ -99,6 +121,26 @@ def _actions(parts: Parts, handle: str, status: AppStatus, record: JobRecord | N
             disabled=not ended,
             data_confirm="Remove this job, with its logs and results?",
         )["Delete"],
+    ]
+
+
+def _rerun_with(parts: Parts, handle: str) -> h.Element:
+    """Return the form that repeats a job with other arguments."""
+    return h.details("#rerun-with")[
+        h.summary["Rerun with other arguments"],
+        h.form(".bar", method="post", action="/jobs/act")[
+            parts.csrf(),
+            h.input(type="hidden", name="handle", value=handle),
+            h.input(type="hidden", name="action", value="rerun"),
+            h.input(
+                name="arguments",
+                required=True,
+                maxlength="5000",
+                placeholder="--lr 0.1",
+                aria_label="Arguments that replace those of the same name, or are added",
+            ),
+            h.button["Rerun"],
+        ],
     ]
 
 
@@ -422,14 +464,31 @@ def _following(parts: Parts, view: LogView, part: LogPart, *, over: bool) -> h.E
 # ---- the other parts
 
 
-def charts_part(handles: Sequence[str], *, live: bool) -> h.Element:
-    """Return the element in which the charts of jobs are drawn."""
-    return h.section(
-        "#charts",
-        aria_label="Charts",
-        data_charts=url("/metrics.json", handle=list(handles)),
-        data_live="3000" if live else None,
-    )[h.p(".note")["Looking for metrics …"]]
+def charts_part(handles: Sequence[str], *, live: bool) -> h.Fragment:
+    """Return how charts of jobs are drawn, and the element in which `static/charts.js` draws them."""
+    return h.fragment[
+        h.form("#chart-options.bar", hidden=True, aria_label="How charts are drawn")[
+            h.input(
+                type="search", name="show", placeholder="metrics: loss acc", aria_label="Metrics to draw"
+            ),
+            h.select(name="by", aria_label="Horizontal axis")[
+                h.option(value="step")["by step"],
+                h.option(value="elapsed")["by seconds since the first value"],
+                h.option(value="time")["by time of day"],
+            ],
+            [
+                h.label[h.input(type="checkbox", name=name), f" {text}"]
+                for name, text in (("log", "logarithmic"), ("together", "in one chart"))
+            ],
+            h.label["smoothing ", h.input(type="range", name="smooth", min="0", max="99", value="0")],
+        ],
+        h.section(
+            "#charts",
+            aria_label="Charts",
+            data_charts=url("/metrics.json", handle=list(handles)),
+            data_live="3000" if live else None,
+        )[h.p(".note")["Looking for metrics …"]],
+    ]
 
 
 def charts_heading(handles: Sequence[str]) -> h.Element:
@@ -443,8 +502,12 @@ def charts_heading(handles: Sequence[str]) -> h.Element:
     ]
 
 
-def why_part(explanation: Explanation) -> list[h.Node]:
-    """Return why a job failed or waits, as `shunter why` says it."""
+def why_part(explanation: Explanation, most_lines: int = 0) -> list[h.Node]:
+    """Return why a job failed or waits, as `shunter why` says it.
+
+    Args:
+        most_lines: how many of the lines of its log are shown, the last ones; 0 for all.
+    """
     failure, waiting = explanation.failure, explanation.waiting
     content: list[h.Node] = []
     if failure is not None:
@@ -452,8 +515,10 @@ def why_part(explanation: Explanation) -> list[h.Node]:
             h.h2(".headline")[clean_lines(explanation.headline)],
             [h.p[f"{explanation.scheduler} says: ", clean_lines(failure.reason)] if failure.reason else None],
             problem(f"Its log cannot be read: {failure.problem}") if failure.problem else None,
-            [h.h3["Traceback"], verbatim("\n".join(failure.traceback))] if failure.traceback else None,
-            [h.h3[f"Log of {clean(failure.place)}"], verbatim("\n".join(failure.log))]
+            [h.h3["Traceback"], verbatim("\n".join(failure.traceback[-most_lines:]))]
+            if failure.traceback
+            else None,
+            [h.h3[f"Log of {clean(failure.place)}"], verbatim("\n".join(failure.log[-most_lines:]))]
             if failure.log and not failure.traceback
             else None,
         ]
@@ -494,10 +559,53 @@ def definition_part(record: JobRecord | None) -> list[h.Node]:
     }
     return [
         facts(origin),
+        [_environment(role) for role in record.app.get("roles") or ()],
         h.h2["Definition"],
         verbatim(json.dumps(record.app, indent=2)),
         h.h2[f"Options of {clean(record.scheduler)}"],
         verbatim(json.dumps(record.cfg, default=str, indent=2)),
+    ]
+
+
+def _environment(role: Mapping[str, Any]) -> h.Node:
+    variables = role.get("env") or {}
+    return h.fragment[
+        h.h2[f"Environment of {clean(role['name'])}"],
+        facts({"Image": "" if role.get("image") == NONE else clean(role.get("image") or "")}),
+        h.table(".changes")[
+            [
+                h.tr[h.th(scope="row")[clean(name)], h.td[h.code[clean_lines(str(value))]]]
+                for name, value in sorted(variables.items())
+            ]
+        ]
+        if variables
+        else h.p(".note")["No variables were set."],
+    ]
+
+
+def compare_form(handle: str, others: Sequence[JobRecord]) -> h.Element:
+    """Return the choice of another job to compare a job with."""
+    return h.form(".bar", method="get", action="/compare")[
+        h.input(type="hidden", name="handle", value=handle),
+        h.label[
+            "Compare with ",
+            h.input(
+                type="search",
+                name="handle",
+                list="others",
+                required=True,
+                placeholder="id or name of any job",
+            ),
+        ],
+        h.datalist("#others")[
+            [
+                h.option(value=other.handle)[
+                    clean(f"{other.name} {other.state.name}: {arguments_of(other)}"[:120])
+                ]
+                for other in others
+            ]
+        ],
+        h.button["Compare"],
     ]
 
 

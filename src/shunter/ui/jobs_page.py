@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import htpy as h
 
@@ -12,7 +13,10 @@ from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
 from shunter.runner.records import REFUSED, JobRecord
 from shunter.schedulers.responses import ListAppResponse
 from shunter.specs.status import AppState, is_terminal
+from shunter.specs.sweep_points import points_of
+from shunter.specs.training import CALL_KEY
 from shunter.terminal import clean
+from shunter.ui.glances import Glance
 from shunter.ui.html_parts import Parts, badge, duration, problem, shown_time, url
 from shunter.ui.job_actions import ACTIONS, MOST_RESULTS, ActionRun, Result
 
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 PAGE_SIZE = 50
 LAST_PAGE = 1_000_000
 MOST_ELSEWHERE = 200
+#: Characters of arguments and reasons that a row shows, and that appear under the pointer.
+MOST_TEXT, MOST_TITLE = 160, 2000
+_COLUMNS = ("State", "Name", "Arguments, last values, reason", "Submitted", "Time")
 _CONFIRM = {
     "cancel": "Ask the selected jobs to stop?",
     "delete": "Remove the selected jobs, with their logs and results?",
@@ -72,18 +79,19 @@ class Wanted:
 def jobs_page(
     parts: Parts,
     wanted: Wanted,
-    records: Sequence[JobRecord],
-    total: int,
+    table: h.Element,
     tally: Iterable[tuple[str, str, str, int]],
-    problems: Mapping[str, str],
 ) -> str:
-    """Return the whole page."""
+    """Return the whole page, around the table."""
     schedulers, states = _counts(tally)
     return parts.document(
         "Jobs",
         h.h1[h.span["Jobs"]],
         _filters(wanted, schedulers, states),
-        jobs_table(parts, wanted, records, total, problems),
+        h.nav("#views", hidden=True, aria_label="Saved views")[
+            h.button("#save-view", type="button", hidden=not wanted.is_filtered)["Save this view"]
+        ],
+        table,
         h.section(
             "#elsewhere",
             parts.htmx(get=wanted.url("/jobs/elsewhere", page=None), trigger="load", swap="innerHTML"),
@@ -108,9 +116,10 @@ def elsewhere_table(jobs: Sequence[ListAppResponse]) -> h.Node:
                         h.td(".check"),
                         h.td[badge(job.state)],
                         h.td(".name")[
-                            h.a(href=url("/job", handle=job.app_handle))[clean(job.name or job.app_id)]
+                            h.a(href=url("/job", handle=job.app_handle))[clean(job.name or job.app_id)],
+                            h.div(".id")[clean(job.app_id)],
                         ],
-                        h.td(".id")[clean(job.app_id)],
+                        h.td(".what"),
                         h.td[shown_time(job.submitted_at)],
                         h.td(".time")[duration(job.started_at, job.ended_at, ended=is_terminal(job.state))],
                     ]
@@ -165,7 +174,12 @@ def _filters(wanted: Wanted, schedulers: Mapping[str, int], states: Mapping[str,
 
 
 def jobs_table(
-    parts: Parts, wanted: Wanted, records: Sequence[JobRecord], total: int, problems: Mapping[str, str]
+    parts: Parts,
+    wanted: Wanted,
+    records: Sequence[JobRecord],
+    total: int,
+    problems: Mapping[str, str],
+    glances: Mapping[str, Glance],
 ) -> h.Element:
     """Return only the table, which reloads itself periodically."""
     last = max((total - 1) // PAGE_SIZE + 1, 1)
@@ -199,10 +213,10 @@ def jobs_table(
                 h.thead[
                     h.tr[
                         h.th[h.span(".hidden")["Selected"]],
-                        [h.th(scope="col")[text] for text in ("State", "Name", "Job", "Submitted", "Time")],
+                        [h.th(scope="col")[text] for text in _COLUMNS],
                     ]
                 ],
-                h.tbody[[_row(record, problems) for record in records]],
+                h.tbody[[_row(record, problems, glances.get(record.handle, Glance())) for record in records]],
             ],
         ],
         _act_on_all(wanted, total) if total > len(records) else None,
@@ -214,12 +228,13 @@ def jobs_table(
     ]
 
 
-def _row(record: JobRecord, problems: Mapping[str, str]) -> h.Element:
+def _row(record: JobRecord, problems: Mapping[str, str], glance: Glance) -> h.Element:
     ended = is_terminal(record.state) or record.phase == REFUSED
     stale = record.scheduler in problems and not ended
     submitted = record.submitted_at or record.created_at
     state = REFUSED_STATE if record.phase == REFUSED else record.state.name
     name = clean(record.name or record.app_id or "(without a name)")
+    arguments, why = arguments_of(record), glance.why or record.msg
     return h.tr(id=f"job-{record.seq}", data_row=True)[
         h.td(".check")[
             h.input(
@@ -231,16 +246,35 @@ def _row(record: JobRecord, problems: Mapping[str, str]) -> h.Element:
             )
         ],
         h.td[badge(state, stale=stale), h.small[" not reachable now"] if stale else None],
-        h.td(".name")[h.a(href=url("/job", handle=record.handle))[name] if record.handle else name],
-        h.td(".id")[
-            h.span(".scheduler")[clean(record.scheduler)],
-            " ",
-            clean(record.app_id),
-            h.div(".reason")[clean(record.msg)[:160]] if record.msg else None,
+        h.td(".name")[
+            h.a(href=url("/job", handle=record.handle))[name] if record.handle else name,
+            h.div(".id")[h.span(".scheduler")[clean(record.scheduler)], " ", clean(record.app_id)],
+        ],
+        h.td(".what")[
+            h.code(".arguments", title=clean(arguments[:MOST_TITLE]))[clean(arguments[:MOST_TEXT])],
+            h.div(".values")[clean(glance.metrics)] if glance.metrics else None,
+            h.div(".reason")[clean(why)[:MOST_TEXT]] if why else None,
         ],
         h.td[shown_time(submitted)],
         h.td(".time")[duration(record.started_at, record.ended_at, ended=ended)],
     ]
+
+
+def arguments_of(record: JobRecord) -> str:
+    """Return what a job was given, as it is typed: the values of a sweep, or the arguments."""
+    role = (record.app.get("roles") or [{}])[0]
+    metadata = role.get("metadata") or {}
+    points = points_of(metadata)
+    if points:
+        names = {name: [point["values"].get(name, "") for point in points] for name in points[0]["values"]}
+        varied = (f"{name}={','.join(dict.fromkeys(values))}" for name, values in names.items())
+        return " ".join((f"{len(points)} points:", *varied))
+    given: Any = record.component_args
+    if isinstance(given, Mapping):
+        return " ".join(f"{name}={value}" for name, value in given.items())
+    if CALL_KEY in metadata:
+        return "a call of a Python function"
+    return shlex.join(map(str, given or role.get("args") or []))
 
 
 # ---- actions

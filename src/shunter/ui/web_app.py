@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -12,21 +13,38 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from shunter.errors import ShunterError, UnknownAppException, UsageError, described
+from shunter.errors import ConfigError, ShunterError, UnknownAppException, UsageError, described
 from shunter.redaction import redact_text
 from shunter.runner import Runner
-from shunter.runner.jobsearch import recorded
+from shunter.runner.jobsearch import JobFilter, recorded, resolve
 from shunter.runner.observation import as_recorded, recorded_status, unknown_job
 from shunter.runner.records import JobRecord
+from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import LogRange
 from shunter.specs.handles import parse_app_handle
 from shunter.specs.status import AppState, AppStatus
-from shunter.ui import job_page, jobs_page
+from shunter.sweeps.point_rows import point_rows
+from shunter.ui import files_page, job_page, jobs_page, sweep_page
 from shunter.ui.assets import ASSETS
 from shunter.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, is_secret
 from shunter.ui.chart_data import ChartData
+from shunter.ui.files_page import FilesView
+from shunter.ui.glances import Glances
 from shunter.ui.html_parts import Parts, problem, url, verbatim
 from shunter.ui.job_actions import ACTIONS, JobActions, run_shunter
+from shunter.ui.job_files import (
+    CODE,
+    FILES_PATIENCE,
+    IMAGES,
+    Download,
+    FilePart,
+    beginning_of,
+    blocks_of,
+    find_file,
+    folder_of,
+    place_of,
+    tar_of,
+)
 from shunter.ui.job_page import LogView
 from shunter.ui.log_parts import CHUNK, LOG_PATIENCE, LogParts
 from shunter.ui.log_tail import LogTails
@@ -38,22 +56,28 @@ from shunter.workspace.code_store import Store
 if TYPE_CHECKING:
     from htpy import Node
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
 #: Seconds that a list waits for the states of jobs, before it is shown with those that were seen last.
 LIST_PATIENCE = 0.7
+#: Seconds that it waits for metrics and causes of jobs that were not shown before.
+GLANCE_PATIENCE = 0.4
 #: Seconds that explaining a failure or ending jobs may take.
 LONG_PATIENCE = 60.0
 MOST_COMPARED = 12
+#: Jobs that are offered to compare one with.
+MOST_OTHERS = 50
 
 
 class WebApp:
     """Answers requests about jobs of these schedulers."""
 
     def __init__(self, schedulers: Sequence[str], pool: RunnerPool) -> None:
-        self._schedulers = frozenset(schedulers)
+        self._schedulers = frozenset((*schedulers, SWEEPS))
         self._pool = pool
         self._freshness = Freshness(pool)
         self._actions = JobActions(pool)
+        self._glances = Glances(pool)
         self._chart_data = ChartData(pool)
         self._log_parts = LogParts(pool)
         self._log_tails = LogTails(pool, self._log_parts)
@@ -67,6 +91,10 @@ class WebApp:
                 Route("/jobs/progress", self.progress),
                 Route("/job", self.job),
                 Route("/job/status", self.job_status),
+                Route("/job/cause", self.job_cause),
+                Route("/job/points", self.job_points),
+                Route("/job/file", self.file),
+                Route("/job/files.tar", self.files_archive),
                 Route("/job/log", self.log),
                 Route("/job/log/earlier", self.log_earlier),
                 Route("/job/log/later", self.log_later),
@@ -125,10 +153,10 @@ class WebApp:
         if whole and with_open:  # they may have ended meanwhile
             tally = await self._pool.ask(HISTORY, lambda runner: runner.history.tally())
         problems = {name: text for name, text in self._freshness.problems.items() if name in with_open}
+        glances = await self._glances.of(records, GLANCE_PATIENCE)
         parts = Parts(request)
-        if not whole:
-            return str(jobs_page.jobs_table(parts, wanted, records, total, problems))
-        return jobs_page.jobs_page(parts, wanted, records, total, tally, problems)
+        table = jobs_page.jobs_table(parts, wanted, records, total, problems, glances)
+        return jobs_page.jobs_page(parts, wanted, table, tally) if whole else str(table)
 
     async def act(self, request: Request) -> Response:
         """Cancel, repeat or delete jobs."""
@@ -148,7 +176,7 @@ class WebApp:
         handles = [self._checked(value) for value in form.get("handle", [])]
         if not handles:
             raise UsageError("no job is selected")
-        results = await self._actions.act(action, handles)
+        results = await self._actions.act(action, handles, form.get("arguments", [""])[0])
         if len(handles) == 1 and not results[0][1]:
             if action == "rerun":
                 return RedirectResponse(url("/job", handle=results[0][2]), 303)
@@ -182,14 +210,19 @@ class WebApp:
     async def job(self, request: Request) -> Response:
         """Show a job, or one of the other parts of its page."""
         handle = self._handle(request)
-        tab = request.query_params.get("tab", job_page.TABS[0])
-        tab = tab if tab in job_page.TABS else job_page.TABS[0]
         record = await self._record(handle)
+        tabs = job_page.tabs_of(record)
+        tab = request.query_params.get("tab", "")
+        tab = tab if tab in tabs else tabs[0]
         parts = Parts(request)
         if tab == "Overview":
             content: list[Node] = await self._overview(parts, request, handle, record)
+        elif tab == "Points":
+            content = [await self._points(parts, request, handle, record)]
         elif tab == "Definition":
             content = job_page.definition_part(record)
+        elif tab == "Files":
+            content = await self._files(request, handle, record)
         elif tab == "Plan":
             code, out, problem_text = await run_shunter("rerun", "--dryrun", handle)
             content = [
@@ -199,7 +232,10 @@ class WebApp:
         elif tab == "Why":
             content = await self._why(handle)
         else:
-            content = await self._changes(handle)
+            content = [
+                job_page.compare_form(handle, await self._others(handle)),
+                *await self._changes(handle),
+            ]
         return HTMLResponse(job_page.frame(parts, handle, record, tab, *content))
 
     async def job_status(self, request: Request) -> Response:
@@ -255,14 +291,34 @@ class WebApp:
     async def _record(self, handle: str) -> JobRecord | None:
         return await self._pool.ask(HISTORY, lambda runner: runner.history.find(handle))
 
-    async def _why(self, handle: str) -> list[Node]:
+    async def job_cause(self, request: Request) -> Response:
+        """Show why a job failed, with a few lines of its log."""
+        part = await self._why(self._handle(request), job_page.MOST_CAUSE_LINES)
+        return HTMLResponse(str(h.div(".cause")[part]))
+
+    async def _others(self, handle: str) -> list[JobRecord]:
+        """Return the jobs that were submitted last, those of the same name first."""
+
+        def select(runner: Runner) -> list[JobRecord]:
+            record = runner.history.find(handle)
+            name = record.name if record is not None else ""
+            latest = list(runner.history.select(JobFilter(), MOST_OTHERS))
+            if name:
+                latest = [*runner.history.select(JobFilter(names=[name]), MOST_OTHERS), *latest]
+            others = {other.handle: other for other in latest if other.handle not in ("", handle)}
+            return list(others.values())[:MOST_OTHERS]
+
+        return await self._pool.ask(HISTORY, select)
+
+    async def _why(self, handle: str, most_lines: int = 0) -> list[Node]:
         def explain_job(runner: Runner) -> Explanation:
             status = runner.status(handle)
             if status is None:
                 raise unknown_job(handle)
             return explain(runner, handle, status)
 
-        return job_page.why_part(await self._pool.ask(self._lane(handle), explain_job, LONG_PATIENCE))
+        explanation = await self._pool.ask(self._lane(handle), explain_job, LONG_PATIENCE)
+        return job_page.why_part(explanation, most_lines)
 
     async def _changes(self, handle: str, other: str | None = None) -> list[Node]:
         def compare_jobs(runner: Runner) -> Comparison | None:
@@ -279,11 +335,94 @@ class WebApp:
 
     async def compare(self, request: Request) -> Response:
         """Show what differs between two jobs."""
-        handles = [self._checked(text) for text in request.query_params.getlist("handle")]
-        if len(handles) != 2:
-            raise UsageError(f"two jobs can be compared, not {len(handles)}", hint="Select two in the list.")
+        texts = request.query_params.getlist("handle")
+        if len(texts) != 2:
+            raise UsageError(f"two jobs can be compared, not {len(texts)}", hint="Select two in the list.")
+
+        def find(runner: Runner) -> list[str]:
+            return [self._checked(resolve(text[:2000], lambda: runner.history)) for text in texts]
+
+        handles = await self._pool.ask(HISTORY, find)
         content = await self._changes(handles[0], handles[1])
         return HTMLResponse(Parts(request).document("Compare", h.h1["What differs"], *content))
+
+    # ---- sweeps
+
+    async def job_points(self, request: Request) -> Response:
+        """Show the points of a sweep alone."""
+        handle = self._handle(request)
+        part = await self._points(Parts(request), request, handle, await self._record(handle))
+        return HTMLResponse(str(part))
+
+    async def _points(self, parts: Parts, request: Request, handle: str, record: JobRecord | None) -> Node:
+        status, _ = await self._status(handle, record)
+        rows = await self._pool.ask(self._lane(handle), lambda runner: point_rows(runner, handle, status))
+        chosen, order = (request.query_params.get(name, "") for name in ("metric", "order"))
+        metrics = await self._chart_data.of_job(
+            handle, lambda reader, _: sweep_page.PointMetrics.of(reader, chosen, order)
+        )
+        return sweep_page.points_part(parts, handle, rows, metrics, over=status.is_terminal())
+
+    # ---- files
+
+    async def _files(self, request: Request, handle: str, record: JobRecord | None) -> list[Node]:
+        places = [f"{role}/{k}" for role, k in await self._known_replicas(handle)]
+        places += [CODE] if record is not None and record.fingerprint else []
+        query = request.query_params
+        wanted = query.get("place", "")
+        view = FilesView(handle, wanted if wanted in places or not places else places[0], places)
+        path, folder = query.get("file", ""), query.get("folder", "").strip("/")
+
+        def read(runner: Runner) -> list[Node]:
+            place = place_of(runner, handle, view.place)
+            if not path:
+                return files_page.folder_part(view, folder_of(place, folder))
+            file = find_file(place, path)
+            is_image = os.path.splitext(path)[1].lower() in IMAGES
+            return files_page.file_part(view, file, b"" if is_image else beginning_of(place, file))
+
+        try:
+            return await self._pool.ask(f"files of {self._lane(handle)}", read, FILES_PATIENCE)
+        except (ShunterError, OSError, NotImplementedError) as error:
+            hint = (error.hint or "") if isinstance(error, ShunterError) else ""
+            return files_page.nothing_part(view, redact_text(described(error)), hint)
+
+    async def file(self, request: Request) -> Response:
+        """Send a file of a job, or the part of it that an interrupted download still needs."""
+        handle, query = self._handle(request), request.query_params
+        path, place = query.get("file", ""), query.get("place", "")
+        asked, condition = request.headers.get("range", ""), request.headers.get("if-range", "")
+
+        def read(runner: Runner) -> tuple[FilePart, Iterator[bytes]]:
+            where = place_of(runner, handle, place)
+            part = FilePart.of(find_file(where, path), asked, condition)
+            return part, blocks_of(where, part.file, part.start, part.end)
+
+        download = Download(read, self._pool)
+        part = await download.head()
+        kind = IMAGES.get(os.path.splitext(path)[1].lower(), "") if query.get("view") == "image" else ""
+        headers = {"content-length": str(part.end - part.start), **part.headers()}
+        if not kind:
+            headers["content-disposition"] = files_page.as_attachment(path.rpartition("/")[2])
+        return _Streamed(
+            download.blocks(), part.status, headers, media_type=kind or "application/octet-stream"
+        )
+
+    async def files_archive(self, request: Request) -> Response:
+        """Send a folder of a job, or the results of all replicas, as a tar archive."""
+        handle, query = self._handle(request), request.query_params
+        wanted, folder = query.get("place", ""), query.get("folder", "").strip("/")
+
+        def read(runner: Runner) -> tuple[str, Iterator[bytes]]:
+            job = handle.rpartition("/")[2]
+            if wanted:
+                return job, tar_of([(job, place_of(runner, handle, wanted))], folder)
+            sources = runner.result_sources(handle)
+            return job, tar_of([(os.path.join(job, each.folder), each.place) for each in sources])
+
+        download = Download(read, self._pool)
+        headers = {"content-disposition": files_page.as_attachment(f"{await download.head()}.tar")}
+        return _Streamed(download.blocks(), headers=headers, media_type="application/x-tar")
 
     # ---- logs
 
@@ -366,7 +505,8 @@ class WebApp:
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of jobs, cut into buckets, as JSON."""
         handles = [self._checked(text) for text in request.query_params.getlist("handle")]
-        return JSONResponse(await self._chart_data.read(handles[:MOST_COMPARED]))
+        by = "time" if request.query_params.get("by") == "time" else "step"
+        return JSONResponse(await self._chart_data.read(handles[:MOST_COMPARED], by))
 
     # ---- shared
 
@@ -392,6 +532,18 @@ class WebApp:
     @staticmethod
     def _lane(handle: str) -> str:
         return handle.partition("://")[0]
+
+
+class _Streamed(StreamingResponse):
+    """An answer that breaks the connection if the rest of it cannot be read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except (ShunterError, OSError):
+            if "break_off" not in scope["state"]:  # see shunter.ui.connection_limits
+                raise
+            scope["state"]["break_off"]()
 
 
 def _filter_of(form: dict[str, list[str]]) -> jobs_page.Wanted:
@@ -430,7 +582,9 @@ async def _problem(request: Request, error: Exception) -> Response:
     """Say what is wrong: a page, or a part of one where a part was asked for."""
     text = redact_text(described(error))
     hint = (error.hint or "") if isinstance(error, ShunterError) else ""
-    code = 404 if isinstance(error, UnknownAppException) else 400 if isinstance(error, UsageError) else 502
+    code = 400 if isinstance(error, UsageError) else 502
+    if isinstance(error, (UnknownAppException, ConfigError)):  # there is no such job, or no such file
+        code = 404
     shown = problem(text[:1].upper() + text[1:], hint)
     if request.headers.get("hx-request"):
         return HTMLResponse(str(shown), code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from shunter.schedulers.api import JobDetails, LogQuery, Stream
 from shunter.schedulers.lines import end_of
 from shunter.specs.retries import NODE
 from shunter.specs.status import NONE, AppState, AppStatus, ReplicaStatus
+from shunter.terminal import clean
 from shunter.why.comparison import Comparison
 from shunter.workspace.code_store import Store
 
@@ -77,6 +79,22 @@ class Explanation:
         assert self.failure is not None
         advice = [self.failure.cause.advice] if self.failure.cause.advice else []
         return [self.headline, *advice, f"`shunter why {_id(self.handle)}` shows more."]
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        failure, waiting = self.failure, self.waiting
+        log: list[str] = []
+        if failure is not None:
+            texts, log = [self.headline, failure.cause.advice], failure.traceback or failure.log
+        elif waiting is not None:
+            texts = [waiting.text, waiting.advice]
+        else:
+            texts = [f"It neither failed nor waits: it is {self.status.state}."]
+        shown = [f"<p>{html.escape(clean(text))}</p>" for text in texts if text]
+        if log:
+            lines = html.escape("\n".join(map(clean, log)))
+            shown.append(f"<details><summary>lines of its log</summary><pre>{lines}</pre></details>")
+        return "\n".join(shown)
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON values."""

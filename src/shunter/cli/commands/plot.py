@@ -13,10 +13,11 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
 from shunter.cli.console import note, out, terminal_size, wants_colour, warn
-from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics, rank
+from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics
 from shunter.cli.parser import Parser, number_between
 from shunter.errors import BackendError, UsageError, did_you_mean
 from shunter.metrics.chart import TIME, ChartAxes, Line, draw, save
+from shunter.metrics.series import rank
 from shunter.runner import Runner, get_runner
 from shunter.specs.sweep_points import index_of, label_of, points_of
 from shunter.terminal import clean

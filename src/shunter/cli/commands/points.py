@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shunter.cli.console import print_result, table, warn
-from shunter.cli.metric_selection import rank
 from shunter.cli.parser import Parser, add_handle_argument, add_json_option
 from shunter.cli.shown_status import status_of
 from shunter.errors import ConfigError, UsageError
 from shunter.metrics import MetricReader
+from shunter.metrics.series import best_by_point
 from shunter.runner import Runner, get_runner
-from shunter.specs.handles import parse_app_handle
-from shunter.specs.status import AppState, ReplicaStatus, is_terminal
-from shunter.specs.sweep_points import index_of, points_of
+from shunter.sweeps.point_rows import point_rows
 from shunter.terminal import clean, format_duration
 
 
@@ -41,7 +37,7 @@ def run(args: Namespace) -> None:
         )
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
-        rows = _point_rows(runner, handle)
+        rows = point_rows(runner, handle, status_of(runner, handle))
         if metric:
             values = _best_values(runner, handle, metric, order)
             for row in rows:
@@ -49,50 +45,6 @@ def run(args: Namespace) -> None:
             places = list(values)
             rows.sort(key=lambda row: places.index(row["point"]) if row["point"] in values else len(values))
     print_result(args.json, rows, _lines(rows, metric))
-
-
-def _point_rows(runner: Runner, handle: str) -> list[dict[str, Any]]:
-    """Return the points of a sweep with the states of their replicas, as JSON values.
-
-    Raises:
-        ConfigError: the job is not a sweep.
-    """
-    status = status_of(runner, handle)
-    parsed = parse_app_handle(handle)
-    app = runner.describe(handle)
-    role = next((role for role in (app.roles if app else []) if points_of(role.metadata)), None)
-    if role is None:
-        raise ConfigError(f"{handle} is not a sweep, so it has no points", hint="`shunter sweep` starts one.")
-    details = runner.scheduler(parsed.scheduler_backend).details(parsed.app_id)
-    rows = []
-    for index, point in enumerate(points_of(role.metadata)):
-        replicas = [r for r in status.replicas() if r.role == role.name or r.role.startswith(f"{index}.")]
-        replicas = [r for r in replicas if index_of(r.role, r.id) == index]
-        # the replica that shows the state of the point: one that has failed, else one that has not ended
-        replicas.sort(key=lambda r: (r.state is not AppState.FAILED, is_terminal(r.state)))
-        shown = replicas[0] if replicas else ReplicaStatus(index, status.state, role.name)
-        rows.append(
-            {
-                "point": index,
-                "replica": f"{shown.role}/{shown.id}",
-                "values": point["values"],
-                "state": shown.state.name,
-                "exit_code": shown.exit_code,
-                "reason": shown.reason,
-                "directory": details.directory_of(role.name, index),
-                "seconds": _seconds(replicas),
-            }
-        )
-    return rows
-
-
-def _seconds(replicas: Sequence[ReplicaStatus]) -> float | None:
-    """Return how long a point has run; None if it has not, or that is not known."""
-    starts = [replica.started_at for replica in replicas if replica.started_at is not None]
-    ends = [replica.ended_at for replica in replicas if replica.ended_at is not None]
-    if not all(is_terminal(replica.state) for replica in replicas):
-        ends = [time.time()]
-    return max(ends) - min(starts) if starts and ends else None
 
 
 def _best_values(runner: Runner, handle: str, metric: str, order: str) -> dict[int, float]:
@@ -105,11 +57,7 @@ def _best_values(runner: Runner, handle: str, metric: str, order: str) -> dict[i
         reader.update()
         for problem in reader.problems:
             warn(problem)
-        values: dict[int, float] = {}
-        for series in sorted(reader.by_name().get(metric, []), key=lambda series: rank(series, order)):
-            if math.isfinite(rank(series, order)):
-                best = series.least if order == "min" else series.greatest
-                values.setdefault(index_of(series.role, series.replica), best)
+        values = best_by_point(reader.by_name().get(metric, []), order)
     if not values:
         raise ConfigError(
             f"no point of {handle} has reported the metric {metric!r}",

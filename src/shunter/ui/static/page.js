@@ -1,5 +1,5 @@
-// What the pages do beyond links and forms, all of which work without it: refreshing, keys, following a log,
-// charts. It never makes HTML from text.
+// What the pages do beyond links and forms, all of which work without it: refreshing, keys, following a log.
+// It never makes HTML from text.
 "use strict";
 (() => {
   const MOST_CHUNKS = 60;
@@ -66,6 +66,41 @@
     const question = event.submitter?.dataset.confirm;
     if (question && !confirm(question)) event.preventDefault();
   });
+
+  // ---- saved views: names of URLs, kept by this browser
+
+  const place = document.getElementById("views");
+  function showViews() {
+    const views = JSON.parse(localStorage.getItem("shunter views") ?? "{}");
+    for (const old of place.querySelectorAll(".view-name")) old.remove();
+    for (const [name, query] of Object.entries(views)) {
+      const entry = document.createElement("span");
+      const link = document.createElement("a");
+      const remove = document.createElement("button");
+      entry.className = "view-name button";
+      link.href = "/" + query;
+      link.textContent = name;
+      if (query === location.search) link.setAttribute("aria-current", "page");
+      remove.type = "button";
+      remove.textContent = "×";
+      remove.setAttribute("aria-label", `Forget the view ${name}`);
+      remove.addEventListener("click", () => { delete views[name]; keepViews(views); });
+      entry.append(link, remove);
+      place.append(entry);
+    }
+    place.hidden = !place.querySelector("button:not([hidden])");
+  }
+  function keepViews(views) {
+    localStorage.setItem("shunter views", JSON.stringify(views));
+    showViews();
+  }
+  if (place) {
+    document.getElementById("save-view").addEventListener("click", () => {
+      const name = prompt("Name of this view", new URLSearchParams(location.search).getAll("state").join(" "))?.trim();
+      if (name) keepViews({ ...JSON.parse(localStorage.getItem("shunter views") ?? "{}"), [name]: location.search });
+    });
+    showViews();
+  }
 
   // ---- keys
 
@@ -176,108 +211,4 @@
     }
   }, true);
   showEnd();
-
-  // ---- charts
-
-  const COLOURS = ["#3b6fd8", "#d9822b", "#2f9e6b", "#b84bc0", "#c93c37", "#168aa0", "#8a7a1f", "#7a5cd6"];
-  const charts = new Map();
-  const host = document.getElementById("charts");
-
-  function element(name, text, className) {
-    const made = document.createElement(name);
-    if (text !== undefined) made.textContent = text;
-    if (className) made.className = className;
-    return made;
-  }
-  const large = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 5 });
-  const compact = (value) => Math.abs(value) >= 1e5 ? large.format(value) : value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential() : String(value);
-  const shown = (value) => value === null || value === undefined ? "–" : compact(Number(value.toPrecision(5)));
-
-  function draw(metric, several) {
-    let chart = charts.get(metric);
-    if (!chart) {
-      const figure = element("figure", undefined, "chart");
-      figure.append(element("figcaption", metric));
-      const place = element("div");
-      const values = element("ul", undefined, "values");
-      values.style.listStyle = "none";
-      values.style.padding = "0";
-      figure.append(place, values);
-      host.append(figure);
-      chart = { figure, place, values, plot: null, shape: "" };
-      charts.set(metric, chart);
-    }
-    const tables = several.map((one) => [one.x, one.last, one.low, one.high]);
-    const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
-    const shape = several.map((one) => one.label).join("\n");
-    if (chart.plot && chart.shape === shape) {
-      chart.plot.setData(data);
-    } else {
-      chart.plot?.destroy();
-      chart.shape = shape;
-      const ink = getComputedStyle(document.body).color;
-      const line = getComputedStyle(document.documentElement).getPropertyValue("--line");
-      const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui" };
-      const series = [{}];
-      const bands = [];
-      several.forEach((one, index) => {
-        const colour = COLOURS[index % COLOURS.length];
-        const at = series.length;
-        const edge = { stroke: "transparent", points: { show: false }, spanGaps: true };
-        series.push({ label: one.label, stroke: colour, width: 1.6, spanGaps: true, points: { show: one.x.length < 3 } });
-        series.push(edge, { ...edge });
-        bands.push({ series: [at + 2, at + 1], fill: colour + "2b" });
-      });
-      chart.plot = new uPlot({
-        width: Math.max(chart.figure.clientWidth - 22, 200), height: 190, series, bands, scales: { x: { time: false } },
-        axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => shown(tick)) }], legend: { show: false }, cursor: { y: false },
-      }, data, chart.place);
-      chart.place.setAttribute("role", "img");
-    }
-    chart.place.setAttribute("aria-label",
-      `${metric}: ` + several.map((one) => `${one.label} ${shown(one.value)}`).join(", "));
-    chart.figure.dataset.points = String(several.reduce((sum, one) => sum + one.count, 0));
-    chart.values.replaceChildren(...several.map((one, index) => {
-      const item = element("li");
-      const swatch = element("span", undefined, "swatch");
-      swatch.style.background = COLOURS[index % COLOURS.length];
-      item.append(swatch, `${one.label}: ${shown(one.value)}`, one.step === null ? "" : ` at ${shown(one.step)}`);
-      return item;
-    }));
-  }
-
-  async function update() {
-    let live = Number(host.dataset.live) || 0;
-    try {
-      const answer = await fetch(host.dataset.charts, { headers: { Accept: "application/json" } });
-      const found = await answer.json();
-      const note = host.querySelector(":scope > .note");
-      const byName = new Map();
-      for (const one of found.series ?? []) {
-        if (!byName.has(one.name)) byName.set(one.name, []);
-        byName.get(one.name).push(one);
-      }
-      for (const [metric, several] of byName) draw(metric, several);
-      note.textContent = [found.busy ? "Reading the log …" : "", ...(found.problems ?? [])].filter(Boolean).join(" ")
-        || (byName.size ? "" : "No metrics in the log.");
-      if (found.busy) live = live || 2000;
-      else if (found.over) live = 0;
-    } catch {
-      live = live && 2 * live;
-    }
-    if (live) setTimeout(() => document.hidden ? onShown(update) : update(), live);
-  }
-  const onShown = (then) => document.addEventListener("visibilitychange", () => then(), { once: true });
-  if (host) {
-    update();
-    new ResizeObserver(() => {
-      for (const chart of charts.values()) {
-        chart.plot?.setSize({ width: Math.max(chart.figure.clientWidth - 22, 200), height: 190 });
-      }
-    }).observe(host);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      for (const chart of charts.values()) chart.shape = "";
-      update();
-    });
-  }
 })();
