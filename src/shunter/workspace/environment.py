@@ -221,22 +221,26 @@ def request_for(description: Description, python: str) -> bytes:
         ConfigError: a file has changed since it was described, and its content is not kept.
     """
     contents = {
-        name: _content(name, digest).decode("utf-8", "surrogateescape")
+        name: content(name, digest).decode("utf-8", "surrogateescape")
         for name, digest in description.files.items()
     }
     document = {"environment": description.json(), "contents": contents, "python": python}
     return json.dumps(document).encode()
 
 
-def _content(name: str, digest: str) -> bytes:
-    """Return a file as it was described: from the current directory, or of an earlier job's code."""
+def content(name: str, digest: str) -> bytes:
+    """Return a file as it was described: from the current directory, or of an earlier job's code.
+
+    Raises:
+        ConfigError: it has changed since, and its content is not kept.
+    """
     try:
         with open(name, "rb") as file:
-            content = file.read()
+            now = file.read()
     except OSError:
-        content = b""
-    if hashlib.sha256(content).hexdigest() == digest:
-        return content
+        now = b""
+    if hashlib.sha256(now).hexdigest() == digest:
+        return now
     kept = Store().read_blob(digest)
     if kept is None:
         raise ConfigError(

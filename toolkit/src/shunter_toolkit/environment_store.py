@@ -33,6 +33,8 @@ from .environment_description import VARIABLE, Description
 from .errors import ConfigError, InstallError
 from .script_command import NO_INSTALLER
 
+#: Where an image has the environments that were put into it, as ``DIGEST.json`` of their descriptions.
+OF_IMAGE = "/opt/shunter/environments"
 #: The variable that names the folder of environments where the job's scheduler does not.
 STORE_VARIABLE = "SHUNTER_ENVIRONMENTS"
 #: A builder on another host counts as dead after so long without a sign of life.
@@ -87,8 +89,8 @@ def activate(text: str, code: str, variables: dict[str, str]) -> None:
     """
     description = Description.parse(text)
     python = resources.script_python()
-    pointer = description.pointer
-    if not pointer:
+    pointer = description.pointer or os.path.join(OF_IMAGE, f"{description.digest}.json")
+    if not description.pointer and not published(pointer):
         name = description.name(version_of(python))
         pointer = os.path.join(description.store or default_store(), f"{name}.json")
     folder = ensure(description, pointer, python, lambda name: _read_verified(description, code, name), code)
