@@ -1,4 +1,4 @@
-"""Environments in containers of a real daemon, installed by the image's pip at the start of the job."""
+"""Environments of jobs in images: as a layer of the image, or installed at the start of the container."""
 
 from __future__ import annotations
 
@@ -14,8 +14,19 @@ from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
 from shunter.runner import get_runner
 from shunter.specs import AppState
+from shunter.workspace import environment
+from shunter.workspace.images.environment_layer import satisfies
+from shunter.workspace.images.image_config import LABEL_BASE_NAME
 from tests.backends import need
-from tests.toolkit.image import make_image
+from tests.registry.server import logged_in, registry
+from tests.toolkit.image import docker, make_image
+from tests.workspace.machines import Shipper, Told
+
+__all__ = ["logged_in", "registry"]
+
+HEADER = '# /// script\n# dependencies = ["six<1.17"]\n# ///\n'
+SCRIPT = "import shutil, sys, six; print(sys.prefix, sys.base_prefix, six.__version__)\n"
+INSIDE = "/opt/shunter/environments/"
 
 
 @pytest.fixture
@@ -24,7 +35,11 @@ def image() -> Iterator[str]:
     tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
     make_image(tag)
     yield tag
-    images.remove(DockerCommand(), tag)
+    over = docker(
+        "images", "--quiet", "--no-trunc", "--filter", f"label={LABEL_BASE_NAME}={tag}"
+    ).stdout.split()
+    for name in [*over, tag]:
+        images.remove(DockerCommand(), name)
 
 
 @pytest.fixture
@@ -32,26 +47,102 @@ def wheels(packages: None, project: Path) -> Path:
     """A folder in the project with a wheel that a container without network can install."""
     target = project / "wheels"
     script = "import sys; from pip._internal.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    pip = ["python3", "-c", script, "download", "--quiet", "--no-deps", "--dest", str(target), "six"]
+    pip = ["python3", "-c", script, "download", "--quiet", "--no-deps", "--dest", str(target), "six<1.17"]
     subprocess.run(pip, check=True)
     return target
 
 
-def test_the_toolkit_installs_it_in_the_container(image, wheels, project):
-    (project / "s.py").write_text(
-        '# /// script\n# dependencies = ["six"]\n# ///\nimport sys, six; print(sys.prefix, sys.base_prefix)\n'
-    )
-    offline = ["--env", "PIP_NO_INDEX=1,PIP_FIND_LINKS=wheels"]
-    arguments = ["--script", "s.py", "--image", image, *offline]
+def run(*arguments: str) -> list[str]:
+    """Run a script in a container, which must succeed; return what it prints."""
     with get_runner() as runner:
-        handle = runner.run_component("train.script", arguments, "local_docker", {}, workspace=".")
+        handle = runner.run_component(
+            "train.script", ["--script", "s.py", *arguments], "local_docker", {}, workspace="."
+        )
         state = runner.wait(handle).state
         lines = list(runner.log_lines(handle, "s"))
         runner.delete(handle)
     assert state == AppState.SUCCEEDED, lines
-    prefix, base = lines[-1].split()
+    return lines[-1].split()
+
+
+def test_it_is_a_layer_of_the_image_that_is_made_once(image, packages, project, monkeypatch):
+    (project / "s.py").write_text(HEADER + SCRIPT)
+    with get_runner() as runner:
+        arguments = ["--script", "s.py", "--image", image]
+        plan = runner.dryrun_component("train.script", arguments, "local_docker", {}, workspace=".")
+    assert plan.environments["s"]["place"].startswith(f"becomes a layer over {image}")
+    prefix, base, version = run("--image", image)
+    assert prefix.startswith(INSIDE)
+    assert (base, version) == ("/usr", "1.16.0")
+    (project / "s.py").write_text(HEADER + "# other code\n" + SCRIPT)
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(project / "nothing"))
+    assert run("--image", image)[0] == prefix
+
+
+def test_what_cannot_be_a_layer_is_installed_in_the_container(image, wheels, project, monkeypatch):
+    (project / "s.py").write_text(HEADER + SCRIPT)
+    monkeypatch.setenv("SHUNTER_INSTALLER", "pip")
+    offline = ["--env", "PIP_NO_INDEX=1,PIP_FIND_LINKS=wheels"]
+    prefix, base, _ = run("--image", image, *offline)
     assert prefix.startswith("/root/.cache/shunter/environments/")
     assert base == "/usr"
+
+
+def test_a_package_that_does_not_exist_is_told_and_left_to_the_container(image, packages, project):
+    (project / "s.py").write_text(HEADER.replace("six<1.17", "shunter-has-no-such-package") + "import sys\n")
+    told = Told()
+    with get_runner() as runner:
+        plan = runner.dryrun_component(
+            "train.script", ["--script", "s.py", "--image", image], "local_docker", {}, workspace="."
+        )
+        plan.shipment.ship(told)
+    (line,) = (line for line in told.results if "cannot be put into the image" in line)
+    assert "shunter-has-no-such-package" in line
+
+
+def test_a_link_to_this_machine_is_not_put_into_an_image(image, packages, project):
+    (project / "lib").mkdir()
+    (project / "lib" / "pyproject.toml").write_text('[project]\nname = "mylib"\nversion = "1"\n')
+    (project / "lib" / "mylib.py").write_text("")
+    (project / "requirements.txt").write_text("-e ./lib\n")
+    (project / "s.py").write_text("")
+    told = Told()
+    arguments = ["--script", "s.py", "--image", image, "--environment", "requirements.txt"]
+    with get_runner() as runner:
+        plan = runner.dryrun_component("train.script", arguments, "local_docker", {}, workspace=".")
+        plan.shipment.ship(told)
+    assert any("installed as a link to this machine" in line for line in told.results), told.results
+
+
+def shipped(shipper: Shipper, base: str, repository: str, told: Told) -> str:
+    """Ship the project's script with its environment; return the image."""
+    info = shipper.plan(
+        base, ".", train=True, environment=environment.of_script("s.py"), image_repo=repository
+    )
+    shipper.ship(info, told)
+    return info.request[0]
+
+
+def test_without_docker_it_is_written_to_the_registry(image, packages, project, logged_in, monkeypatch):
+    (project / "s.py").write_text(HEADER + SCRIPT)
+    base, repository = (f"{logged_in.host}/{name}" for name in ("bases/python", "jobs/env"))
+    docker("tag", image, f"{base}:1")
+    docker("push", f"{base}:1")
+    docker("rmi", f"{base}:1")
+    shipper, told = Shipper(remote=True), Told()
+    made = shipped(shipper, f"{base}:1", repository, told)
+    assert made.startswith(f"{repository}@sha256:"), told.results
+    program = [f"{INSIDE}{environment.Description(**environment.of_script('s.py')).digest}/venv/bin/python"]
+    done = docker("run", "--rm", "--entrypoint", *program, made, "-c", SCRIPT)
+    docker("rmi", "--force", made)
+    assert done.stdout.split()[1:] == ["/usr", "1.16.0"]
+    (project / "s.py").write_text(HEADER + "# other code\n" + SCRIPT)
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(project / "nothing"))
+    told = Told()
+    assert shipped(shipper, f"{base}:1", repository, told) != made
+    assert len(told.results) == 1, "only the layer with the code is made"
 
 
 def test_its_files_have_to_travel_with_the_code(project, tmp_path):
@@ -60,3 +151,26 @@ def test_its_files_have_to_travel_with_the_code(project, tmp_path):
     arguments = ["--script", "s.py", "--image", "x:1", "--environment", "../elsewhere.txt"]
     with get_runner() as runner, pytest.raises(ConfigError, match=r"\.\./elsewhere\.txt does not travel"):
         runner.dryrun_component("train.script", arguments, "local_docker", {}, workspace=".")
+
+
+@pytest.mark.parametrize(
+    ("required", "version", "answer"),
+    [
+        ("", "3.12", True),
+        (">=3.11", "3.12", True),
+        (">=3.11,<3.12", "3.12", False),
+        (">=3.12.4", "3.12.3", False),
+        (">=3.12.4", "3.12", False),
+        ("==3.12.*", "3.12.9", True),
+        ("~=3.11", "3.12", True),
+        ("~=3.11", "4.0", False),
+        ("~=3.11.2", "3.12.0", False),
+        ("!=3.12.1", "3.12.1", False),
+        ("==3.12", "3.12.1", False),
+        (">3.12", "3.12.1", True),
+        ("<=3.12", "3.12.0", True),
+        ("what", "3.12.0", False),
+    ],
+)
+def test_which_python_a_header_takes(required, version, answer):
+    assert satisfies(required, version) is answer

@@ -14,7 +14,7 @@ from shunter.errors import BackendError
 from shunter.schedulers.docker_scheduler import labels
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.responses import Leftover
-from shunter.workspace.images.image_config import LABEL_FINGERPRINT
+from shunter.workspace.images.image_config import LABEL_ENVIRONMENT, LABEL_FINGERPRINT
 
 #: The longest time that a submission takes to make its network and its containers.
 SUBMISSION_SECONDS = 3600.0
@@ -89,14 +89,16 @@ def _is_unknown(held: dict[str, str]) -> bool:
 def _unused_images(
     docker: DockerCommand, containers: list[dict[str, Any]], leaving: set[str], older_than: float
 ) -> Iterator[Leftover]:
-    """Find images that hold a workspace and are used by no container, except those that are removed too."""
+    """Find images that hold a workspace or an environment and are used by no container, except those that are removed too."""
     used = {
         item["Image"]
         for item in containers
         if (item["Config"]["Labels"] or {}).get(labels.APP_ID) not in leaving
     }
-    chosen = ["--filter", f"label={LABEL_FINGERPRINT}"]
-    ids = set(docker.run("image", "ls", "--quiet", "--no-trunc", *chosen).split())
+    ids: set[str] = set()
+    for label in (LABEL_FINGERPRINT, LABEL_ENVIRONMENT):
+        chosen = ["--filter", f"label={label}"]
+        ids.update(docker.run("image", "ls", "--quiet", "--no-trunc", *chosen).split())
     for image in docker.inspect("image", *ids) if ids else ():
         # reproducible images do not say when they were made; the daemon knows when it tagged them
         tagged = _seconds((image.get("Metadata") or {}).get("LastTagTime") or "")

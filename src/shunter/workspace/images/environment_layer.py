@@ -179,7 +179,12 @@ class EnvironmentPatch(Patch):
 
 
 def patch_for(
-    description: Description, base: str, name: str, platform: str | None, folder: str, docker: DockerCommand | None
+    description: Description,
+    base: str,
+    name: str,
+    platform: str | None,
+    folder: str,
+    docker: DockerCommand | None,
 ) -> EnvironmentPatch:
     """Return what makes an image with an environment of another one; see `EnvironmentPatch`."""
     return EnvironmentPatch(
@@ -325,7 +330,9 @@ def _check_no_links(packages: str) -> None:
         except (OSError, ValueError):
             continue
         if is_link:
-            raise CannotMakeError(f"{name.partition('-')[0]} is installed as a link to this machine (editable)")
+            raise CannotMakeError(
+                f"{name.partition('-')[0]} is installed as a link to this machine (editable)"
+            )
 
 
 def _walk(folder: str, inside: str) -> Iterator[tuple[Entry, str]]:
@@ -356,4 +363,4 @@ def _pieces(path: str) -> Iterable[bytes]:
 
 def can_make() -> bool:
     """Tell whether this machine has what makes environments for images."""
-    return bool(find_uv())
+    return os.environ.get("SHUNTER_INSTALLER") != "pip" and bool(find_uv())
