@@ -89,7 +89,7 @@ def _is_unknown(held: dict[str, str]) -> bool:
 def _unused_images(
     docker: DockerCommand, containers: list[dict[str, Any]], leaving: set[str], older_than: float
 ) -> Iterator[Leftover]:
-    """Find images that hold a workspace or an environment and are used by no container, except those that are removed too."""
+    """Find images with a workspace or an environment that no container uses, but for those removed too."""
     used = {
         item["Image"]
         for item in containers

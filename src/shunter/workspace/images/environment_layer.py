@@ -208,7 +208,8 @@ def key(description: Description) -> str:
 
 def image_key(description: Description, base: str, platform: str | None) -> str:
     """Return the tag of an image with an environment over a base."""
-    return f"environment-{hashlib.sha256(json.dumps([key(description), base, platform]).encode()).hexdigest()[:40]}"
+    parts = json.dumps([key(description), base, platform])
+    return f"environment-{hashlib.sha256(parts.encode()).hexdigest()[:40]}"
 
 
 def _nothing(paths: Sequence[str]) -> Mapping[str, Entry]:
