@@ -1,4 +1,4 @@
-"""Scripts that describe their packages in five ways, on the schedulers that run here, but for Slurm.
+"""Scripts that describe their packages in five ways, on the schedulers that run here, but for Slurm."""
 
 from __future__ import annotations
 
@@ -88,10 +88,11 @@ def place(
         backends.need("ray")
         cluster = ray_cluster.shared_cluster(tmp_path_factory)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        # its nodes have no network: uv has seen the packages before
+        # without network: uv has seen the packages
         known = {"UV_OFFLINE": "1", "UV_CACHE_DIR": os.environ["UV_CACHE_DIR"]}
         path = f"{os.path.dirname(UV)}{os.pathsep}{os.environ['PATH']}"
-        return Place(name, variables={**known, "PATH": path, "SHUNTER_ENVIRONMENTS": str(tmp_path / "environments")})
+        kept = {"SHUNTER_ENVIRONMENTS": str(tmp_path / "environments")}
+        return Place(name, variables={**known, **kept, "PATH": path})
     monkeypatch.setenv("SHUNTER_SAGEMAKER_DOCKER", "never" if name == "sagemaker processes" else "always")
     pytest.importorskip("botocore")
     words = ["--image", request.getfixturevalue("image")]

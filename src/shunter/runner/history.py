@@ -59,6 +59,7 @@ MIGRATIONS: list[list[str]] = [
         WHERE phase = 'submitted' AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'UNKNOWN')
         """,
     ],
+    ["ALTER TABLE jobs ADD COLUMN installed"],
 ]
 
 # Long enough for hundreds of processes that submit at the same time, each of which holds the lock for a

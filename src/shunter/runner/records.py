@@ -70,6 +70,7 @@ class JobRecord:
     point: int | None = None  # its number there
     started_at: float | None = None  # when its first replica began to run, if its scheduler tells
     python: str | None = None  # version and path of its Python, where that is one of this machine
+    installed: str | None = None  # what was installed where it was submitted, see `installed_packages`
 
     @classmethod
     def from_row(cls, values: Sequence[Any]) -> JobRecord:

@@ -36,6 +36,7 @@ NONE = "none"
 BUILD_SECONDS = 3600.0
 
 _INCLUDES = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[=\s]\s*(?P<path>[^\s#]+)", re.MULTILINE)
+_LOCKED_FILE = re.compile(r'url = "[^"]*/([^"/]+)"[^}]*?\bsize = (\d+)')
 _PYTHON_FILE = ".python-version"
 
 
@@ -335,4 +336,30 @@ def summary(description: Description) -> dict[str, Any]:
         "packages": description.packages,
         "requires_python": description.requires_python,
         "digest": description.digest[:12],
+        "download": download_size(description),
     }
+
+
+def download_size(description: Description) -> int | None:
+    """Return how many bytes its packages are at most, by its lock; None if it has no lock that says it.
+
+    A lock names the files of all platforms and Pythons: of each package the largest one counts that fits
+    this machine.
+    """
+    lock = next((name for name in description.files if name.endswith(".lock")), "")
+    if not lock:
+        return None
+    sizes: dict[str, int] = {}
+    for package in content(lock, description.files[lock]).decode("utf-8", "replace").split("[[package]]")[1:]:
+        files = [(name, int(size)) for name, size in _LOCKED_FILE.findall(package)]
+        wheels = [size for name, size in files if name.endswith(".whl") and _fits(name)]
+        largest = max(wheels or [size for name, size in files if not name.endswith(".whl")], default=0)
+        name = package.split('"', 2)[1]
+        sizes[name] = max(largest, sizes.get(name, 0))
+    return sum(sizes.values())
+
+
+def _fits(wheel: str) -> bool:
+    tag = wheel.removesuffix(".whl").rpartition("-")[2]
+    system = "macosx" if sys.platform == "darwin" else "linux"
+    return tag == "any" or (system in tag and os.uname().machine in tag)
