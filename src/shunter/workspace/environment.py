@@ -211,12 +211,13 @@ def local_store() -> str:
     return os.path.join(state_dir(), "environments")
 
 
-def request_for(description: Description, python: str) -> bytes:
+def request_for(description: Description, python: str, uv: str = "") -> bytes:
     """Return what ``environment build`` of the toolkit reads.
 
     Args:
         description: the environment.
         python: the Python to build it for, a path or a name on PATH.
+        uv: the path of uv, to be used if there is none on PATH.
 
     Raises:
         ConfigError: a file has changed since it was described, and its content is not kept.
@@ -225,7 +226,7 @@ def request_for(description: Description, python: str) -> bytes:
         name: content(name, digest).decode("utf-8", "surrogateescape")
         for name, digest in description.files.items()
     }
-    document = {"environment": description.json(), "contents": contents, "python": python}
+    document = {"environment": description.json(), "contents": contents, "python": python, "uv": uv}
     return json.dumps(document).encode()
 
 

@@ -439,7 +439,7 @@ def _size(folder: str) -> int:
 def main(words: Sequence[str]) -> int:
     """``environment build|unused|remove STORE [SECONDS|NAME ...]``: print the result as JSON.
 
-    ``build`` reads ``{"environment": ..., "contents": {name: text}, "python": path}`` from stdin.
+    ``build`` reads ``{"environment": ..., "contents": {name: text}, "python": path, "uv": path}`` from stdin.
     """
     log.set_level(log.WARNING)  # the launcher reports what happens
     action, store, rest = words[0], os.path.abspath(os.path.expanduser(words[1])), words[2:]
@@ -464,6 +464,9 @@ def main(words: Sequence[str]) -> int:
 def _build_from(document: Mapping[str, Any], store: str) -> dict[str, Any]:
     description = Description(**document["environment"])
     python = shutil.which(document.get("python") or "python") or sys.executable
+    if document.get("uv"):
+        path = [os.environ.get("PATH", os.defpath), os.path.dirname(document["uv"])]
+        os.environ["PATH"] = os.pathsep.join(path)
     contents = {name: text.encode("utf-8", "surrogateescape") for name, text in document["contents"].items()}
     pointer = os.path.join(store, f"{description.name(version_of(python))}.json")
     was_there, started = bool(published(pointer)), time.monotonic()
