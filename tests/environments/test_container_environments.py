@@ -101,18 +101,22 @@ def test_a_package_that_does_not_exist_is_told_and_left_to_the_container(image, 
     assert "shunter-has-no-such-package" in line
 
 
-def test_a_link_to_this_machine_is_not_put_into_an_image(image, packages, project):
+@pytest.mark.parametrize(("line", "reason"), [("-e ./lib", "is a link to a folder"), ("./lib", "mylib")])
+def test_no_code_of_a_package_runs_on_this_machine(image, packages, project, line, reason):
     (project / "lib").mkdir()
+    (project / "lib" / "setup.py").write_text(f"open({str(project / 'ran')!r}, 'w')\n")
     (project / "lib" / "pyproject.toml").write_text('[project]\nname = "mylib"\nversion = "1"\n')
     (project / "lib" / "mylib.py").write_text("")
-    (project / "requirements.txt").write_text("-e ./lib\n")
+    (project / "requirements.txt").write_text(f"{line}\n")
     (project / "s.py").write_text("")
     told = Told()
     arguments = ["--script", "s.py", "--image", image, "--environment", "requirements.txt"]
     with get_runner() as runner:
         plan = runner.dryrun_component("train.script", arguments, "local_docker", {}, workspace=".")
         plan.shipment.ship(told)
-    assert any("installed as a link to this machine" in line for line in told.results), told.results
+    (said,) = (text for text in told.results if "cannot be put into the image" in text)
+    assert reason in said
+    assert not (project / "ran").exists()
 
 
 def shipped(shipper: Shipper, base: str, repository: str, told: Told) -> str:

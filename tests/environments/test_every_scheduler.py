@@ -1,4 +1,4 @@
-"""Scripts that describe their packages in five ways, on the schedulers that run here, but for Slurm."""
+"""Scripts that describe their packages in five ways, on the schedulers that run here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shunter.docker import images
 from shunter.docker.command import DockerCommand
 from shunter.runner import get_runner
 from shunter.specs import AppState
-from tests import backends, grid_engine, ray_cluster
+from tests import backends, grid_engine, ray_cluster, slurm_cluster
 from tests.environments.conftest import UV
 from tests.schedulers.lsf.conftest import stand_in
 from tests.toolkit.image import docker, make_image
@@ -75,6 +75,11 @@ def place(
     shared = {"shared_dir": str(tmp_path / "shared")}
     if name == "local_docker":
         return Place(name, words=["--image", request.getfixturevalue("image")])
+    if name == "slurm":
+        backends.need("slurm")
+        cluster = slurm_cluster.shared_cluster(tmp_path_factory)
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        return Place(name, {**shared, "partition": "cpu", "time": "5"}, ["--cpu", "1", "--memMB", "64"])
     if name == "sge":
         backends.need("sge")
         for variable, value in grid_engine.shared_cluster(tmp_path_factory).environment.items():
@@ -86,8 +91,7 @@ def place(
         return Place(name, shared)
     if name == "ray":
         backends.need("ray")
-        cluster = ray_cluster.shared_cluster(tmp_path_factory)
-        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        monkeypatch.setenv("RAY_ADDRESS", ray_cluster.shared_cluster(tmp_path_factory).address)
         # without network: uv has seen the packages
         known = {"UV_OFFLINE": "1", "UV_CACHE_DIR": os.environ["UV_CACHE_DIR"]}
         path = f"{os.path.dirname(UV)}{os.pathsep}{os.environ['PATH']}"
@@ -99,7 +103,7 @@ def place(
     return Place("sagemaker_local", dict(SAGEMAKER), words, OFFLINE if "containers" in name else {})
 
 
-SCHEDULERS = ["local_docker", "sge", "lsf", "ray", "sagemaker processes", "sagemaker containers"]
+SCHEDULERS = ["local_docker", "slurm", "sge", "lsf", "ray", "sagemaker processes", "sagemaker containers"]
 CASES = [
     pytest.param(scheduler, kind, marks=[] if kind == "header" else [pytest.mark.slow])
     for scheduler in SCHEDULERS

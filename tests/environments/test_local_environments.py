@@ -115,6 +115,15 @@ def test_without_uv_pip_builds_it(packages, project, monkeypatch):
         runner.run_component("train.script", ["--script", "s.py"], "local_cwd", {})
 
 
+def test_a_package_beside_the_script_is_refused(project):
+    (project / "s.py").write_text(
+        '# /// script\n# dependencies = ["lib"]\n# [tool.uv.sources]\n# lib = { path = "./lib" }\n# ///\n'
+    )
+    with pytest.raises(ConfigError, match=r"the source of lib is the path \./lib") as error:
+        planned("--script", "s.py")
+    assert "PYTHONPATH" in error.value.hint
+
+
 def test_a_lock_says_how_much_is_to_be_downloaded_at_most(project):
     machine = os.uname().machine
     host = "macosx_11_0" if sys.platform == "darwin" else "manylinux_2_28"

@@ -98,11 +98,26 @@ def of_script(path: str) -> dict[str, Any] | None:
     description = Description(PACKAGES, f"the header of {path}", list(packages or []), python)
     lock = f"{path}.lock"
     uv = header.get("tool", {}).get("uv", {})
+    _check_paths(uv, path)
     if uv or os.path.exists(lock):
         description.kind, description.uv, description.header = SCRIPT, uv, find_block(text)
     if os.path.exists(lock):
         description.files = {os.path.normpath(lock): _digest(lock)}
     return description.json()
+
+
+def _check_paths(uv: Any, script: str) -> None:
+    """Refuse sources beside the script: their content is not part of what an environment is known by."""
+    for name, source in (uv.get("sources") or {}).items():
+        for each in source if isinstance(source, list) else [source]:
+            where = str(each.get("path", "")) if isinstance(each, dict) else ""
+            if where and not os.path.isabs(where):
+                raise ConfigError(
+                    f"the header of {script}: the source of {name} is the path {where}, and environments are "
+                    "shared by jobs with other code",
+                    hint=f"Leave {name} out of the dependencies and let it travel as code: --env "
+                    "PYTHONPATH=FOLDER. Or name a package of an index, a URL, or an absolute path.",
+                )
 
 
 def _are_texts(value: Any) -> bool:

@@ -1,9 +1,10 @@
 """The Python environment of a job as a layer of its image, below the code: made once for each base image.
 
-uv installs the packages on this machine, from the indexes and with the credentials that are configured here,
-for the Python and the platform of the image. So neither the image nor the nodes need uv or the network. What
-cannot be made so (no Python is found in the image, a package has no wheel for another architecture, uv is
-not here) is left to the toolkit, which installs it at the start of the container.
+uv installs wheels on this machine, from the indexes and with the credentials that are configured here, for
+the Python and the platform of the image. So neither the image nor the nodes need uv or the network. No code
+of a package runs here, where a job in a container would never run it. What cannot be made so (no Python is
+found in the image, a package has no wheel, uv is not here) is left to the toolkit, which installs it at the
+start of the container.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _ASK = (
     "os.uname().machine, os.confstr('CS_GNU_LIBC_VERSION') "
     "if 'CS_GNU_LIBC_VERSION' in os.confstr_names else '']))\""
 )
+_LINK = re.compile(r"^\s*(?:-e|--editable)\b.*", re.MULTILINE)
 _CLAUSE = re.compile(r"\s*(>=|<=|>|<|==|!=|~=)\s*(\d+(?:\.\d+)*)(\.\*)?\s*")
 
 
@@ -88,7 +90,11 @@ def ask_daemon(docker: DockerCommand, image: str) -> ImagePython:
         ShunterError: it has none, or does not run here.
     """
     words = ["run", "--rm", "--network", "none", "--entrypoint", "sh", image, "-c", _ASK]
-    return ImagePython(*json.loads(docker.run(*words).strip().splitlines()[-1]))
+    answer = docker.run(*words)
+    try:
+        return ImagePython(*map(str, json.loads(answer)))
+    except (ValueError, TypeError) as error:
+        raise CannotMakeError(f"the image's Python does not tell its version: {answer[:200]!r}") from error
 
 
 def look_up(config: Mapping[str, Any], lookup: Lookup) -> ImagePython:
@@ -268,7 +274,7 @@ class _Installer(Builder):
         """Lay out the environment in ``venv`` of the folder, for the path ``inside`` of the image.
 
         Raises:
-            CannotMakeError: uv is not here, or a package would be linked from this machine.
+            CannotMakeError: uv is not here, or a package is a link to this machine.
             InstallError: a package cannot be installed.
         """
         if not self.uv:
@@ -281,11 +287,8 @@ class _Installer(Builder):
         wanted = self._wanted()
         if wanted:
             target = ["--python-version", self._image.minor, "--python-platform", self._image.platform]
-            # a build for another processor would not run there
-            wheels = [] if self._image.machine == os.uname().machine else ["--no-build"]
-            install = [self.uv, "pip", "install", "--quiet", "--python", self.python, "--target", packages]
-            self.run([*install, *target, *wheels, *wanted])
-        _check_no_links(packages)
+            install = [self.uv, "pip", "install", "--quiet", "--no-build", "--python", self.python]
+            self.run([*install, "--target", packages, *target, *wanted])
         scripts = os.path.join(packages, "bin")
         if os.path.isdir(scripts):
             os.replace(scripts, os.path.join(venv, "bin"))
@@ -294,11 +297,13 @@ class _Installer(Builder):
 
     def _wanted(self) -> list[str]:
         if self.description.kind not in OF_UV:
+            _check_no_links(source_path(self.folder, name) for name in self.description.files)
             return self.arguments()
         exported = os.path.join(self.folder, "exported.txt")
         only = ["--no-emit-workspace"] if self.description.kind == PROJECT else []
-        words = ["--quiet", "--no-header", "--emit-index-url", "--output-file", exported]
+        words = ["--quiet", "--no-build", "--no-header", "--emit-index-url", "--output-file", exported]
         self.run([self.uv, "export", *words, *only, *self.locked()])
+        _check_no_links([exported])
         return ["--requirement", exported]
 
     def _correct_scripts(self, folder: str) -> None:
@@ -323,17 +328,13 @@ class _Installer(Builder):
         put(os.path.join(venv, "pyvenv.cfg"), text.encode())
 
 
-def _check_no_links(packages: str) -> None:
-    for name in os.listdir(packages):
-        try:
-            with open(os.path.join(packages, name, "direct_url.json"), encoding="utf-8") as file:
-                is_link = json.load(file).get("dir_info", {}).get("editable")
-        except (OSError, ValueError):
-            continue
-        if is_link:
-            raise CannotMakeError(
-                f"{name.partition('-')[0]} is installed as a link to this machine (editable)"
-            )
+def _check_no_links(paths: Iterable[str]) -> None:
+    """Refuse requirements with links to folders: uv runs their build programs although it must not build."""
+    for path in paths:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            link = _LINK.search(file.read())
+        if link:
+            raise CannotMakeError(f"{link[0].strip()!r} is a link to a folder of this machine")
 
 
 def _walk(folder: str, inside: str) -> Iterator[tuple[Entry, str]]:

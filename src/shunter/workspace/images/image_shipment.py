@@ -172,9 +172,10 @@ class ImageShipment:
                     return patch_in_daemon(destination.docker, base, patch, destination.cache, progress)
                 return patch_in_registry(patch, destination.cache, progress)
             except (CannotMakeError, InstallError, DockerRefused) as error:
+                reason = str(error).splitlines()[0].removeprefix(f"Cannot build {patch.what}: ")
                 progress.done(
                     f"{patch.what} is installed at the start of the container, as it cannot be put into the "
-                    f"image: {error}"
+                    f"image: {reason}"
                 )
                 return ""
 
