@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +80,11 @@ def test_it_is_a_layer_of_the_image_that_is_made_once(image, packages, project, 
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(project / "nothing"))
     assert run("--image", image)[0] == prefix
+    gc = [sys.executable, "-m", "shunter", "gc", "-s", "local_docker", "--older-than", "0s"]
+    listed = subprocess.run(gc, capture_output=True, text=True, check=True).stdout
+    (name,) = re.findall(r"shunter/workspace:environment-\w+", listed)
+    subprocess.run([*gc, "--yes"], check=True)
+    assert name not in docker("images", "--format", "{{.Repository}}:{{.Tag}}").stdout
 
 
 def test_what_cannot_be_a_layer_is_installed_in_the_container(image, wheels, project, monkeypatch):

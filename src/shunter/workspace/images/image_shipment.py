@@ -168,9 +168,10 @@ class ImageShipment:
         with work_folder() as folder:
             patch = patch_for(description, wanted.image, name, destination.platform, folder, docker)
             try:
-                if base is not None:
-                    return patch_in_daemon(destination.docker, base, patch, destination.cache, progress)
-                return patch_in_registry(patch, destination.cache, progress)
+                if base is None:
+                    image = patch_in_registry(patch, destination.cache, progress)
+                else:
+                    image = patch_in_daemon(destination.docker, base, patch, destination.cache, progress)
             except (CannotMakeError, InstallError, DockerRefused) as error:
                 reason = str(error).splitlines()[0].removeprefix(f"Cannot build {patch.what}: ")
                 progress.done(
@@ -178,6 +179,8 @@ class ImageShipment:
                     f"image: {reason}"
                 )
                 return ""
+        destination.cache.remember(True, "environment", name)  # `gc` leaves those of others
+        return image
 
     def _present_base(self, image: str) -> dict[str, Any] | None:
         """Return an image, if the daemon has it, and for the right platform."""
