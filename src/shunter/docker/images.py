@@ -49,7 +49,7 @@ def tag(docker: DockerCommand, ref: str, new: str) -> None:
 
 
 def remove(docker: DockerCommand, ref: str) -> bool:
-    """Remove an image with all of its names; returns False if it does not exist, or a container or an image uses it."""
+    """Remove an image with all of its names; returns False if it does not exist, or something uses it."""
     try:
         docker.run("image", "rm", "--force", ref)
     except DockerRefused as error:

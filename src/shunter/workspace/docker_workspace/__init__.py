@@ -156,13 +156,13 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
 
     def _plan_environment(self, info: AppDryRunInfo[Any], description: Description) -> dict[str, Any]:
         """Say whether the environment becomes a layer of the image, or is installed in the container."""
-        facts: dict[str, Any] = {**summary(description), "built": None, "size": 0}
+        facts: dict[str, Any] = {**summary(description), "built": None}
         images = info.shipment.wanted if isinstance(info.shipment, ImageShipment) else ()
         bases = [wanted.image for wanted in images if wanted.environment == description]
-        start = "at the start of the container, unless the image has it"
+        start = "is installed at the start of the container"
         if not bases or not environment_layer.can_make():
-            return {**facts, "place": f"is installed {start}"}
-        place = f"becomes a layer over {bases[0]}, or is installed {start}, if that cannot be made"
+            return {**facts, "place": f"{start}, unless it is there"}
+        place = f"becomes a layer over {bases[0]}; if it cannot be one, it {start}"
         return {**facts, "place": place}
 
     def has_images(self, images: Iterable[str]) -> bool:
