@@ -17,8 +17,9 @@ from shunter.errors import ConfigError
 from shunter.runner import get_runner
 from shunter.specs import AppState
 from shunter.workspace import environment
-from shunter.workspace.images.environment_layer import satisfies
+from shunter.workspace.images.environment_layer import CannotMakeError, look_up, satisfies
 from shunter.workspace.images.image_config import LABEL_BASE_NAME
+from shunter.workspace.manifest import Entry
 from tests.backends import need
 from tests.registry.server import logged_in, registry
 from tests.toolkit.image import docker, make_image
@@ -185,3 +186,54 @@ def test_its_files_have_to_travel_with_the_code(project, tmp_path):
 )
 def test_which_python_a_header_takes(required, version, answer):
     assert satisfies(required, version) is answer
+
+
+def link(path: str, target: str) -> Entry:
+    return Entry(path, "link", 0o777, target=target)
+
+
+OFFICIAL = [
+    link("usr/local/bin/python", "python3"),
+    link("usr/local/bin/python3", "python3.12"),
+    Entry("usr/local/bin/python3.12", "file", 0o755),
+    link("usr/bin/python3", "python3.11"),
+    Entry("usr/bin/python3.11", "file", 0o755),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "history", "program", "platform"),
+    [
+        ("/usr/local/bin:/usr/bin", [], "/usr/local/bin/python3.12", "x86_64-manylinux_2_28"),
+        ("/sbin:/usr/bin", [], "/usr/bin/python3.11", "x86_64-manylinux_2_28"),
+        (
+            "/usr/local/bin",
+            [{"created_by": "RUN apk add x"}],
+            "/usr/local/bin/python3.12",
+            "x86_64-unknown-linux-musl",
+        ),
+        ("/usr/bin:/usr/local/bin", [], "/usr/bin/python3.11", "x86_64-manylinux_2_28"),
+    ],
+)
+def test_the_python_of_an_image_in_a_registry_is_found_by_its_links(path, history, program, platform):
+    config = {"architecture": "amd64", "history": history, "config": {"Env": [f"PATH={path}"]}}
+    by_path = {entry.path: entry for entry in OFFICIAL}
+    found = look_up(config, lambda paths: {each: by_path[each] for each in paths if each in by_path})
+    assert (found.program, found.platform) == (program, platform)
+    assert found.version == program[-4:]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        [Entry("usr/bin/python", "file", 0o755), *OFFICIAL],
+        [link("usr/bin/python", "python")],
+        [link("usr/bin/python", "/x")],
+    ],
+)
+def test_a_python_whose_version_cannot_be_seen_is_left_to_the_container(entries):
+    by_path = {entry.path: entry for entry in entries}
+    config = {"architecture": "amd64", "config": {"Env": ["PATH=/usr/bin:/usr/local/bin"]}}
+    with pytest.raises(CannotMakeError, match="cannot be seen"):
+        look_up(config, lambda paths: {each: by_path[each] for each in paths if each in by_path})

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -134,7 +135,12 @@ def _of_project(folder: str) -> dict[str, Any]:
             )
     version = os.path.join(folder, _PYTHON_FILE)
     files = [lock, project, *([os.path.normpath(version)] if os.path.isfile(version) else [])]
-    return Description(PROJECT, lock, files={path: _digest(path) for path in files}).json()
+    try:
+        python = tomllib.loads(_read(project).decode()).get("project", {}).get("requires-python", "")
+    except ValueError as error:
+        raise ConfigError(f"cannot make an environment from {project}: {error}", hint="Correct it.") from None
+    digests = {path: _digest(path) for path in files}
+    return Description(PROJECT, lock, requires_python=str(python), files=digests).json()
 
 
 def _add_requirements(files: dict[str, str], path: str) -> None:

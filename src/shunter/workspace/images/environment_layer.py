@@ -14,7 +14,6 @@ import json
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +23,7 @@ from shunter._toolkit.environment_description import ACCELERATOR, OF_UV, PROJECT
 from shunter._toolkit.environment_store import OF_IMAGE
 from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
+from shunter.progress import Progress
 from shunter.workspace import environment
 from shunter.workspace.images.image_config import LABEL_BASE, LABEL_BASE_NAME, LABEL_ENVIRONMENT, environ_of
 from shunter.workspace.images.image_content import Cargo, Lookup, Patch, locate
@@ -140,11 +140,13 @@ class EnvironmentPatch(Patch):
         description: the environment.
         folder: an empty directory for its files, which have to stay there until the layer is written.
         docker: the daemon that has the base; None if that is in a registry.
+        progress: told when it is built.
     """
 
     description: Description = field(kw_only=True)
     folder: str = field(kw_only=True)
     docker: DockerCommand | None = field(kw_only=True)
+    progress: Progress = field(kw_only=True)
 
     @property
     def what(self) -> str:
@@ -163,8 +165,11 @@ class EnvironmentPatch(Patch):
             CannotMakeError: that is not possible here.
             InstallError: it cannot be installed.
         """
+        self.progress.step(f"building {self.what}")
         python = ask_daemon(self.docker, self.base) if self.docker else look_up(config, lookup or _nothing)
-        _check_python(self.description, python)
+        required = self.description.requires_python
+        if not satisfies(required, python.version):
+            raise CannotMakeError(f"it needs Python {required}, and the image has {python.version}")
         inside = f"{OF_IMAGE}/{self.description.digest}"
         _Installer(self.description, self.folder, python, f"{inside}/venv").build()
         venv = os.path.join(self.folder, "venv")
@@ -191,6 +196,7 @@ def patch_for(
     platform: str | None,
     folder: str,
     docker: DockerCommand | None,
+    progress: Progress,
 ) -> EnvironmentPatch:
     """Return what makes an image with an environment of another one; see `EnvironmentPatch`."""
     return EnvironmentPatch(
@@ -203,6 +209,7 @@ def patch_for(
         description=description,
         folder=folder,
         docker=docker,
+        progress=progress,
     )
 
 
@@ -220,21 +227,6 @@ def image_key(description: Description, base: str, platform: str | None) -> str:
 
 def _nothing(paths: Sequence[str]) -> Mapping[str, Entry]:
     return {}
-
-
-def _check_python(description: Description, python: ImagePython) -> None:
-    required = description.requires_python or _of_header(description.header)
-    if description.kind == PROJECT:
-        project = next(name for name in description.files if name.endswith("pyproject.toml"))
-        document = tomllib.loads(environment.content(project, description.files[project]).decode())
-        required = str(document.get("project", {}).get("requires-python", ""))
-    if not satisfies(required, python.version):
-        raise CannotMakeError(f"it needs Python {required}, and the image has {python.version}")
-
-
-def _of_header(header: str) -> str:
-    match = re.search(r"^#\s*requires-python\s*=\s*[\"'](.*?)[\"']", header, re.MULTILINE)
-    return match[1] if match else ""
 
 
 def satisfies(required: str, version: str) -> bool:

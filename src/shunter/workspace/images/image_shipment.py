@@ -166,7 +166,7 @@ class ImageShipment:
         name = f"{repository}:{image_key(description, wanted.image, destination.platform)}"
         docker = destination.docker if base is not None else None
         with work_folder() as folder:
-            patch = patch_for(description, wanted.image, name, destination.platform, folder, docker)
+            patch = patch_for(description, wanted.image, name, destination.platform, folder, docker, progress)
             try:
                 if base is None:
                     image = patch_in_registry(patch, destination.cache, progress)
