@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from shunter.docker import images
 from shunter.docker.command import DockerCommand
-from shunter.errors import ConfigError
+from shunter.errors import BackendError, ConfigError
 from shunter.runner import get_runner
 from shunter.specs import AppState
 from shunter.workspace import environment
@@ -125,6 +126,20 @@ def test_no_code_of_a_package_runs_on_this_machine(image, packages, project, lin
     (said,) = (text for text in told.results if "cannot be put into the image" in text)
     assert reason in said
     assert not (project / "ran").exists()
+
+
+def test_a_full_disk_is_an_error_before_the_job_is_submitted(image, project, monkeypatch):
+    uv = project / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(
+        "#!/bin/sh\necho 'error: failed to copy: No space left on device (os error 28)' >&2; exit 2\n"
+    )
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
+    (project / "s.py").write_text(HEADER)
+    arguments = ["--script", "s.py", "--image", image]
+    with get_runner() as runner, pytest.raises(BackendError, match="is full"):
+        runner.run_component("train.script", arguments, "local_docker", {}, workspace=".")
 
 
 def shipped(shipper: Shipper, base: str, repository: str, told: Told) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from shunter._toolkit.errors import InstallError
 from shunter.docker.command import DockerCommand, DockerRefused
 from shunter.docker.daemon_errors import EngineUnavailableError
 from shunter.docker.image_reference import Reference
-from shunter.docker.images import inspect_image, pull_image, push_image, tag
+from shunter.docker.images import inspect_image, is_out_of_space, pull_image, push_image, tag
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import parse_object
@@ -173,6 +174,8 @@ class ImageShipment:
                 else:
                     image = patch_in_daemon(destination.docker, base, patch, destination.cache, progress)
             except (CannotMakeError, InstallError, DockerRefused) as error:
+                if is_out_of_space(str(error)):
+                    raise OSError(errno.ENOSPC, str(error)) from error  # what follows needs room too
                 reason = str(error).splitlines()[0].removeprefix(f"Cannot build {patch.what}: ")
                 progress.done(
                     f"{patch.what} is installed at the start of the container, as it cannot be put into the "
