@@ -110,7 +110,15 @@ def test_a_package_that_does_not_exist_is_told_and_left_to_the_container(image, 
     assert "shunter-has-no-such-package" in line
 
 
-@pytest.mark.parametrize(("line", "reason"), [("-e ./lib", "is a link to a folder"), ("./lib", "mylib")])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("-e ./lib", "may run code"),
+        ("  --editable=./lib", "may run code"),
+        ("-r https://127.0.0.1:9/more.txt", "may run code"),
+        ("./lib", "mylib"),
+    ],
+)
 def test_no_code_of_a_package_runs_on_this_machine(image, packages, project, line, reason):
     (project / "lib").mkdir()
     (project / "lib" / "setup.py").write_text(f"open({str(project / 'ran')!r}, 'w')\n")

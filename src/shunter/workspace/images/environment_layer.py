@@ -44,7 +44,8 @@ _ASK = (
     "os.uname().machine, os.confstr('CS_GNU_LIBC_VERSION') "
     "if 'CS_GNU_LIBC_VERSION' in os.confstr_names else '']))\""
 )
-_LINK = re.compile(r"^\s*(?:-e|--editable)\b.*", re.MULTILINE)
+#: Requirements that uv runs code for although it must not build, or that may bring such ones.
+_UNSAFE = re.compile(r"^\s*(?:-e|--editable|(?:-r|--requirement)[=\s]*\w+://).*", re.MULTILINE)
 _CLAUSE = re.compile(r"\s*(>=|<=|>|<|==|!=|~=)\s*(\d+(?:\.\d+)*)(\.\*)?\s*")
 
 
@@ -266,7 +267,7 @@ class _Installer(Builder):
         """Lay out the environment in ``venv`` of the folder, for the path ``inside`` of the image.
 
         Raises:
-            CannotMakeError: uv is not here, or a package is a link to this machine.
+            CannotMakeError: uv is not here, or code of a package would run here.
             InstallError: a package cannot be installed.
         """
         if not self.uv:
@@ -289,13 +290,13 @@ class _Installer(Builder):
 
     def _wanted(self) -> list[str]:
         if self.description.kind not in OF_UV:
-            _check_no_links(source_path(self.folder, name) for name in self.description.files)
+            _check_safe(source_path(self.folder, name) for name in self.description.files)
             return self.arguments()
         exported = os.path.join(self.folder, "exported.txt")
         only = ["--no-emit-workspace"] if self.description.kind == PROJECT else []
         words = ["--quiet", "--no-build", "--no-header", "--emit-index-url", "--output-file", exported]
         self.run([self.uv, "export", *words, *only, *self.locked()])
-        _check_no_links([exported])
+        _check_safe([exported])
         return ["--requirement", exported]
 
     def _correct_scripts(self, folder: str) -> None:
@@ -303,6 +304,8 @@ class _Installer(Builder):
         here, there = self.python.encode(), f"{self._inside}/bin/python".encode()
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
+            if not os.path.isfile(path):
+                continue
             with open(path, "rb") as file:
                 content = file.read()
             if content.startswith(b"#!") and here in content[:1024]:
@@ -311,22 +314,25 @@ class _Installer(Builder):
     def _finish(self, venv: str) -> None:
         binaries = os.path.join(venv, "bin")
         os.makedirs(binaries, exist_ok=True)
-        os.symlink(self._image.program, os.path.join(binaries, "python"))
-        for name in ("python3", f"python{self._image.minor}"):
-            os.symlink("python", os.path.join(binaries, name))
+        names = {"python": self._image.program, "python3": "python", f"python{self._image.minor}": "python"}
+        for name, target in names.items():
+            path = os.path.join(binaries, name)
+            if os.path.lexists(path):  # a package's own
+                os.unlink(path)
+            os.symlink(target, path)
         os.symlink("lib", os.path.join(venv, "lib64"))  # where some distributions look
         home = os.path.dirname(self._image.program)
         text = f"home = {home}\ninclude-system-site-packages = false\nversion = {self._image.version}\n"
         put(os.path.join(venv, "pyvenv.cfg"), text.encode())
 
 
-def _check_no_links(paths: Iterable[str]) -> None:
-    """Refuse requirements with links to folders: uv runs their build programs although it must not build."""
+def _check_safe(paths: Iterable[str]) -> None:
+    """Refuse files of requirements that run code of a package on this machine."""
     for path in paths:
         with open(path, encoding="utf-8", errors="replace") as file:
-            link = _LINK.search(file.read())
-        if link:
-            raise CannotMakeError(f"{link[0].strip()!r} is a link to a folder of this machine")
+            unsafe = _UNSAFE.search(file.read())
+        if unsafe:
+            raise CannotMakeError(f"{unsafe[0].strip()!r} may run code of a package on this machine")
 
 
 def _walk(folder: str, inside: str) -> Iterator[tuple[Entry, str]]:
