@@ -85,6 +85,7 @@ def test_a_project_by_its_lock_and_a_script_by_its_own(packages, project, home):
         planned("--script", "s.py", "--environment", ".")
     subprocess.run([UV, "lock", "--quiet"], check=True)
     subprocess.run([UV, "lock", "--quiet", "--script", "s.py"], check=True)
+    assert planned("--script", "s.py").environments["s"]["download"] > 10_000
     of_project = run("--script", "s.py", "--environment", ".").split()
     of_script = run("--script", "s.py").split()
     assert of_project[1] == of_script[1] == "1.16.0"
@@ -112,6 +113,42 @@ def test_without_uv_pip_builds_it(packages, project, monkeypatch):
     (project / "s.py").write_text(HEADER.replace(">=3.9", ">=3.99") + SCRIPT)
     with get_runner() as runner, pytest.raises(BackendError, match=r"needs Python >=3\.99.*Install uv"):
         runner.run_component("train.script", ["--script", "s.py"], "local_cwd", {})
+
+
+def test_a_package_beside_the_script_is_refused(project):
+    (project / "s.py").write_text(
+        '# /// script\n# dependencies = ["lib"]\n# [tool.uv.sources]\n# lib = { path = "./lib" }\n# ///\n'
+    )
+    with pytest.raises(ConfigError, match=r"the source of lib is the path \./lib") as error:
+        planned("--script", "s.py")
+    assert "PYTHONPATH" in error.value.hint
+
+
+def test_a_lock_says_how_much_is_to_be_downloaded_at_most(project):
+    machine = os.uname().machine
+    host = "macosx_11_0" if sys.platform == "darwin" else "manylinux_2_28"
+
+    def file(name: str, size: int) -> str:
+        return f'{{ url = "https://x/{name}", hash = "sha256:0", size = {size}, upload-time = "2025" }},\n'
+
+    (project / "s.py").write_text(HEADER)
+    (project / "s.py.lock").write_text(
+        'version = 1\n[[package]]\nname = "a"\nwheels = [\n'
+        + file(f"a-1-cp311-cp311-{host}_{machine}.whl", 100)
+        + file(f"a-1-cp312-cp312-{host}_{machine}.whl", 110)
+        + file("a-1-cp312-cp312-win_amd64.whl", 999)
+        + ']\n[[package]]\nname = "a"\nwheels = [\n'
+        + file(f"a-2-cp313-cp313-{host}_{machine}.whl", 105)
+        + ']\n[[package]]\nname = "b"\nsdist = '
+        + file("b-1.tar.gz", 20)
+        + "wheels = [\n"
+        + file("b-1-py3-none-any.whl", 7)
+        + ']\n[[package]]\nname = "c"\nsdist = '
+        + file("c-1.tar.gz", 1000)
+    )
+    assert planned("--script", "s.py").environments["s"]["download"] == 1117
+    (project / "s.py.lock").unlink()
+    assert planned("--script", "s.py").environments["s"]["download"] is None
 
 
 # ---- many at once, dead builders, age

@@ -58,9 +58,15 @@ class Shipper(DockerWorkspaceMixin, Scheduler[DockerWorkspaceOpts]):
         return []
 
     def plan(
-        self, image: str, workspace: Path | str, *, train: bool = False, **cfg: Any
+        self,
+        image: str,
+        workspace: Path | str,
+        *,
+        train: bool = False,
+        environment: Mapping[str, Any] | None = None,
+        **cfg: Any,
     ) -> AppDryRunInfo[Any]:
-        metadata = {"train": {"version": 1}} if train else {}
+        metadata: dict[str, Any] = {"train": {"version": 1, "environment": environment}} if train else {}
         app = AppDef("job", [Role("r", image, entrypoint="true", metadata=metadata)])
         return self.submit_dryrun(app, cfg, str(workspace))
 

@@ -42,7 +42,10 @@ def show_plan(runner: Runner, info: AppDryRunInfo[Any], as_json: bool) -> None:
 
 def environment_lines(facts: Mapping[str, Any]) -> list[str]:
     """Return what a person reads of a Python environment that travels with a role."""
-    lines = [f"{facts['source']}: {facts['place']}"]
+    size = "its size is known once it is built"
+    if facts["download"] is not None:
+        size = f"at most {format_bytes(facts['download'])} to download, by its lock"
+    lines = [f"{facts['source']}: {facts['place']}", size]
     if facts["built"]:
         lines = [f"{facts['source']}: is built, {format_bytes(facts['size'])}", facts["place"]]
     packages = ", ".join(facts["packages"])

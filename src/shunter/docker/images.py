@@ -49,11 +49,11 @@ def tag(docker: DockerCommand, ref: str, new: str) -> None:
 
 
 def remove(docker: DockerCommand, ref: str) -> bool:
-    """Remove an image with all of its names; returns False if it does not exist, or a container uses it."""
+    """Remove an image with all of its names; returns False if it does not exist, or something uses it."""
     try:
         docker.run("image", "rm", "--force", ref)
     except DockerRefused as error:
-        if error.is_absent or re.search("being used|in use|is using", error.message):
+        if error.is_absent or re.search("being used|in use|is using|dependent child", error.message):
             return False
         raise
     return True

@@ -63,6 +63,7 @@ MIGRATIONS: list[list[str]] = [
         "ALTER TABLE jobs ADD COLUMN race",
         "CREATE INDEX jobs_race ON jobs (race) WHERE race IS NOT NULL",
     ],
+    ["ALTER TABLE jobs ADD COLUMN installed"],
 ]
 
 # Long enough for hundreds of processes that submit at the same time, each of which holds the lock for a

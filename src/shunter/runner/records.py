@@ -71,6 +71,7 @@ class JobRecord:
     started_at: float | None = None  # when its first replica began to run, if its scheduler tells
     race: str | None = None  # id of the race that it takes part in
     python: str | None = None  # version and path of its Python, where that is one of this machine
+    installed: str | None = None  # what was installed where it was submitted, see `installed_packages`
 
     @classmethod
     def from_row(cls, values: Sequence[Any]) -> JobRecord:

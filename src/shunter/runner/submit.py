@@ -13,6 +13,7 @@ from shunter.errors import ConfigError, ShunterError, StateStoreError, described
 from shunter.git import commit_of
 from shunter.progress import Progress
 from shunter.redaction import Redactor, redact_text
+from shunter.runner import installed_packages
 from shunter.runner.history import History
 from shunter.runner.records import INTERRUPTED, JobRecord
 from shunter.schedulers.api import Scheduler
@@ -105,6 +106,7 @@ def intent_of(scheduler: Scheduler[Any], info: AppDryRunInfo[Any]) -> JobRecord:
         point=submission.point,
         race=submission.race,
         python=info.python,
+        installed=None if info.environments else installed_packages.recorded(),
         metrics=redactor.json(submission.metrics and dict(submission.metrics)),
     )
 

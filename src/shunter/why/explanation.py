@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shunter._toolkit.log_end import last_words
@@ -13,7 +13,7 @@ from shunter.diagnosis.failures import Failure, explain_failure
 from shunter.diagnosis.waiting import Waiting, explain_waiting
 from shunter.errors import ShunterError
 from shunter.redaction import Redactor
-from shunter.runner import Runner
+from shunter.runner import Runner, installed_packages
 from shunter.runner.records import JobRecord
 from shunter.schedulers.api import JobDetails, LogQuery, Stream
 from shunter.schedulers.lines import end_of
@@ -32,6 +32,8 @@ MOST_CHANGES = 8
 _HANGS_IN_LOGS = ("kubernetes", "aws_batch", "aws_sagemaker")
 _HANG_NOTE = " shunter-toolkit WARNING "
 MOST_REPLICAS = 16
+#: Causes that another Python or other packages may have.
+_OF_PACKAGES = ("missing_module", "wrong_version", "syntax")
 _WAITS = (AppState.SUBMITTED, AppState.PENDING)
 #: Causes that do not lie in the job: the same job may succeed.
 _TRANSIENT = frozenset({"preempted", "node_lost", "supervisor", "submission", "terminated", "removed"})
@@ -132,6 +134,7 @@ def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
         explanation.failure = explain_failed(runner, handle, status)
         record = _recorded(runner, handle)
         _add_changes(runner, explanation, record)
+        _add_difference(explanation.failure, record)
         explanation.try_command = _without_its_host(runner, explanation, record) or _next_command(
             explanation, record
         )
@@ -223,6 +226,17 @@ def _add_changes(runner: Runner, explanation: Explanation, record: JobRecord | N
         explanation.changes[MOST_CHANGES - 1 :] = [
             f"... `shunter diff {good.app_id} {record.app_id}` shows all"
         ]
+
+
+def _add_difference(failure: Failure, record: JobRecord | None) -> None:
+    """Say what differs from where the job was submitted, if it lacks a package or has another version."""
+    if record is None or not record.installed or failure.cause.name not in _OF_PACKAGES:
+        return
+    lines = [failure.evidence, *failure.traceback, *failure.log]
+    text = installed_packages.difference(record.installed, lines)
+    if text:
+        advice = f"{text} Take its packages along: --environment requirements.txt."
+        failure.cause = replace(failure.cause, advice=advice)
 
 
 def _asked(runner: Runner, handle: str, question: Callable[[JobDetails], str]) -> str:

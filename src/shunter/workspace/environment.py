@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ NONE = "none"
 BUILD_SECONDS = 3600.0
 
 _INCLUDES = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[=\s]\s*(?P<path>[^\s#]+)", re.MULTILINE)
+_LOCKED_FILE = re.compile(r'url = "[^"]*/([^"/]+)"[^}]*?\bsize = (\d+)')
 _PYTHON_FILE = ".python-version"
 
 
@@ -97,11 +99,26 @@ def of_script(path: str) -> dict[str, Any] | None:
     description = Description(PACKAGES, f"the header of {path}", list(packages or []), python)
     lock = f"{path}.lock"
     uv = header.get("tool", {}).get("uv", {})
+    _check_paths(uv, path)
     if uv or os.path.exists(lock):
         description.kind, description.uv, description.header = SCRIPT, uv, find_block(text)
     if os.path.exists(lock):
         description.files = {os.path.normpath(lock): _digest(lock)}
     return description.json()
+
+
+def _check_paths(uv: Any, script: str) -> None:
+    """Refuse sources beside the script: their content is not part of what an environment is known by."""
+    for name, source in (uv.get("sources") or {}).items():
+        for each in source if isinstance(source, list) else [source]:
+            where = str(each.get("path", "")) if isinstance(each, dict) else ""
+            if where and not os.path.isabs(where):
+                raise ConfigError(
+                    f"the header of {script}: the source of {name} is the path {where}, and environments are "
+                    "shared by jobs with other code",
+                    hint=f"Leave {name} out of the dependencies and let it travel as code: --env "
+                    "PYTHONPATH=FOLDER. Or name a package of an index, a URL, or an absolute path.",
+                )
 
 
 def _are_texts(value: Any) -> bool:
@@ -118,7 +135,12 @@ def _of_project(folder: str) -> dict[str, Any]:
             )
     version = os.path.join(folder, _PYTHON_FILE)
     files = [lock, project, *([os.path.normpath(version)] if os.path.isfile(version) else [])]
-    return Description(PROJECT, lock, files={path: _digest(path) for path in files}).json()
+    try:
+        python = tomllib.loads(_read(project).decode()).get("project", {}).get("requires-python", "")
+    except ValueError as error:
+        raise ConfigError(f"cannot make an environment from {project}: {error}", hint="Correct it.") from None
+    digests = {path: _digest(path) for path in files}
+    return Description(PROJECT, lock, requires_python=str(python), files=digests).json()
 
 
 def _add_requirements(files: dict[str, str], path: str) -> None:
@@ -210,33 +232,38 @@ def local_store() -> str:
     return os.path.join(state_dir(), "environments")
 
 
-def request_for(description: Description, python: str) -> bytes:
+def request_for(description: Description, python: str, uv: str = "") -> bytes:
     """Return what ``environment build`` of the toolkit reads.
 
     Args:
         description: the environment.
         python: the Python to build it for, a path or a name on PATH.
+        uv: the path of uv, to be used if there is none on PATH.
 
     Raises:
         ConfigError: a file has changed since it was described, and its content is not kept.
     """
     contents = {
-        name: _content(name, digest).decode("utf-8", "surrogateescape")
+        name: content(name, digest).decode("utf-8", "surrogateescape")
         for name, digest in description.files.items()
     }
-    document = {"environment": description.json(), "contents": contents, "python": python}
+    document = {"environment": description.json(), "contents": contents, "python": python, "uv": uv}
     return json.dumps(document).encode()
 
 
-def _content(name: str, digest: str) -> bytes:
-    """Return a file as it was described: from the current directory, or of an earlier job's code."""
+def content(name: str, digest: str) -> bytes:
+    """Return a file as it was described: from the current directory, or of an earlier job's code.
+
+    Raises:
+        ConfigError: it has changed since, and its content is not kept.
+    """
     try:
         with open(name, "rb") as file:
-            content = file.read()
+            now = file.read()
     except OSError:
-        content = b""
-    if hashlib.sha256(content).hexdigest() == digest:
-        return content
+        now = b""
+    if hashlib.sha256(now).hexdigest() == digest:
+        return now
     kept = Store().read_blob(digest)
     if kept is None:
         raise ConfigError(
@@ -331,4 +358,30 @@ def summary(description: Description) -> dict[str, Any]:
         "packages": description.packages,
         "requires_python": description.requires_python,
         "digest": description.digest[:12],
+        "download": download_size(description),
     }
+
+
+def download_size(description: Description) -> int | None:
+    """Return how many bytes its packages are at most, by its lock; None if it has no lock that says it.
+
+    A lock names the files of all platforms and Pythons: of each package the largest one counts that fits
+    this machine.
+    """
+    lock = next((name for name in description.files if name.endswith(".lock")), "")
+    if not lock:
+        return None
+    sizes: dict[str, int] = {}
+    for package in content(lock, description.files[lock]).decode("utf-8", "replace").split("[[package]]")[1:]:
+        files = [(name, int(size)) for name, size in _LOCKED_FILE.findall(package)]
+        wheels = [size for name, size in files if name.endswith(".whl") and _fits(name)]
+        largest = max(wheels or [size for name, size in files if not name.endswith(".whl")], default=0)
+        name = package.split('"', 2)[1]
+        sizes[name] = max(largest, sizes.get(name, 0))
+    return sum(sizes.values())
+
+
+def _fits(wheel: str) -> bool:
+    tag = wheel.removesuffix(".whl").rpartition("-")[2]
+    system = "macosx" if sys.platform == "darwin" else "linux"
+    return tag == "any" or (system in tag and os.uname().machine in tag)

@@ -104,23 +104,17 @@ class Builder:
         description, venv = self.description, os.path.join(self.folder, "venv")
         if description.kind == PROJECT:
             self.env["UV_PROJECT_ENVIRONMENT"] = venv
-            project = os.path.dirname(source_path(self.folder, next(iter(description.files))))
             # the project itself travels as code
-            only = ["--frozen", "--no-dev", "--no-install-workspace"]
-            self._run([self.uv, "sync", "--quiet", "--project", project, *only])
+            self.run([self.uv, "sync", "--quiet", "--no-install-workspace", *self.locked()])
             return
         needed = description.requires_python or self.python
-        self._run([self.uv, "venv", "--quiet", "--no-project", "--python", needed, venv])
+        self.run([self.uv, "venv", "--quiet", "--no-project", "--python", needed, venv])
         if description.kind == SCRIPT:
-            lock = next(iter(description.files), "")
-            script = source_path(self.folder, lock[: -len(".lock")] if lock else "script.py")
-            put(script, description.header.encode())
             self.env["VIRTUAL_ENV"] = venv
-            frozen = ["--frozen"] if lock else []
-            self._run([self.uv, "sync", "--quiet", "--active", *frozen, "--script", script])
-        elif self._arguments():
+            self.run([self.uv, "sync", "--quiet", "--active", *self.locked()])
+        elif self.arguments():
             python = python_in(self.folder)
-            self._run([self.uv, "pip", "install", "--quiet", "--python", python, *self._arguments()])
+            self.run([self.uv, "pip", "install", "--quiet", "--python", python, *self.arguments()])
 
     def _with_pip(self) -> None:
         if self.description.kind in OF_UV:
@@ -140,8 +134,8 @@ class Builder:
                 f"{version_of(self.python)}. Install uv, which finds or downloads that Python.",
             )
         # the pip that is there installs into it: not every Python can install another pip
-        self._run([self.python, "-m", "venv", "--without-pip", os.path.join(self.folder, "venv")])
-        if self._arguments():
+        self.run([self.python, "-m", "venv", "--without-pip", os.path.join(self.folder, "venv")])
+        if self.arguments():
             pip = [
                 self.python,
                 "-m",
@@ -152,14 +146,29 @@ class Builder:
                 "--quiet",
                 "--no-input",
             ]
-            self._run([*pip, *self._arguments()])
+            self.run([*pip, *self.arguments()])
 
-    def _arguments(self) -> list[str]:
+    def locked(self) -> list[str]:
+        """Return what ``uv sync`` and ``uv export`` are to read, a project or a script, which is written."""
+        lock = next(iter(self.description.files), "")
+        if self.description.kind == PROJECT:
+            return ["--frozen", "--no-dev", "--project", os.path.dirname(source_path(self.folder, lock))]
+        script = source_path(self.folder, lock[: -len(".lock")] if lock else "script.py")
+        put(script, self.description.header.encode())
+        return [*(["--frozen"] if lock else []), "--script", script]
+
+    def arguments(self) -> list[str]:
+        """Return what ``pip install`` is to install, unless only uv can read it."""
         if self.description.kind == REQUIREMENTS:
             return ["-r", source_path(self.folder, next(iter(self.description.files)))]
         return list(self.description.packages)
 
-    def _run(self, command: Sequence[str]) -> None:
+    def run(self, command: Sequence[str]) -> None:
+        """Run an installer.
+
+        Raises:
+            InstallError: it failed; the message has its last lines.
+        """
         with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(

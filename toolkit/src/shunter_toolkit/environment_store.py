@@ -33,6 +33,8 @@ from .environment_description import VARIABLE, Description
 from .errors import ConfigError, InstallError
 from .script_command import NO_INSTALLER
 
+#: Where an image has the environments that were put into it, as ``DIGEST.json`` of their descriptions.
+OF_IMAGE = "/opt/shunter/environments"
 #: The variable that names the folder of environments where the job's scheduler does not.
 STORE_VARIABLE = "SHUNTER_ENVIRONMENTS"
 #: A builder on another host counts as dead after so long without a sign of life.
@@ -87,8 +89,8 @@ def activate(text: str, code: str, variables: dict[str, str]) -> None:
     """
     description = Description.parse(text)
     python = resources.script_python()
-    pointer = description.pointer
-    if not pointer:
+    pointer = description.pointer or os.path.join(OF_IMAGE, f"{description.digest}.json")
+    if not description.pointer and not published(pointer):
         name = description.name(version_of(python))
         pointer = os.path.join(description.store or default_store(), f"{name}.json")
     folder = ensure(description, pointer, python, lambda name: _read_verified(description, code, name), code)
@@ -437,7 +439,7 @@ def _size(folder: str) -> int:
 def main(words: Sequence[str]) -> int:
     """``environment build|unused|remove STORE [SECONDS|NAME ...]``: print the result as JSON.
 
-    ``build`` reads ``{"environment": ..., "contents": {name: text}, "python": path}`` from stdin.
+    ``build`` reads ``{"environment": ..., "contents": {name: text}, "python": path, "uv": path}`` from stdin.
     """
     log.set_level(log.WARNING)  # the launcher reports what happens
     action, store, rest = words[0], os.path.abspath(os.path.expanduser(words[1])), words[2:]
@@ -462,6 +464,9 @@ def main(words: Sequence[str]) -> int:
 def _build_from(document: Mapping[str, Any], store: str) -> dict[str, Any]:
     description = Description(**document["environment"])
     python = shutil.which(document.get("python") or "python") or sys.executable
+    if document.get("uv"):
+        path = [os.environ.get("PATH", os.defpath), os.path.dirname(document["uv"])]
+        os.environ["PATH"] = os.pathsep.join(path)
     contents = {name: text.encode("utf-8", "surrogateescape") for name, text in document["contents"].items()}
     pointer = os.path.join(store, f"{description.name(version_of(python))}.json")
     was_there, started = bool(published(pointer)), time.monotonic()

@@ -243,7 +243,10 @@ def advice(module: str | None) -> str:
     """Return what to do about a module that the job lacks."""
     if (module or "").partition(".")[0] == "cloudpickle":
         return "Install cloudpickle there, or move the function into a module that travels with the job."
-    return "Install it there, or let the directory that has it travel with the job (workspace)."
+    return (
+        "Install it there, take the packages along (environment='requirements.txt'), or let the directory "
+        "that has it travel with the job (workspace)."
+    )
 
 
 def _dumps(value: Any) -> bytes:

@@ -14,7 +14,8 @@ from shunter.errors import BackendError
 from shunter.schedulers.docker_scheduler import labels
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.responses import Leftover
-from shunter.workspace.images.image_config import LABEL_FINGERPRINT
+from shunter.workspace.images.image_cache import ImageCache
+from shunter.workspace.images.image_config import LABEL_ENVIRONMENT, LABEL_FINGERPRINT
 
 #: The longest time that a submission takes to make its network and its containers.
 SUBMISSION_SECONDS = 3600.0
@@ -89,14 +90,17 @@ def _is_unknown(held: dict[str, str]) -> bool:
 def _unused_images(
     docker: DockerCommand, containers: list[dict[str, Any]], leaving: set[str], older_than: float
 ) -> Iterator[Leftover]:
-    """Find images that hold a workspace and are used by no container, except those that are removed too."""
+    """Find images with a workspace or an environment that no container uses, but for those removed too."""
     used = {
         item["Image"]
         for item in containers
         if (item["Config"]["Labels"] or {}).get(labels.APP_ID) not in leaving
     }
-    chosen = ["--filter", f"label={LABEL_FINGERPRINT}"]
-    ids = set(docker.run("image", "ls", "--quiet", "--no-trunc", *chosen).split())
+    ids: set[str] = set()
+    made = ImageCache()
+    for label in (LABEL_FINGERPRINT, LABEL_ENVIRONMENT):
+        chosen = ["--filter", f"label={label}"]
+        ids.update(docker.run("image", "ls", "--quiet", "--no-trunc", *chosen).split())
     for image in docker.inspect("image", *ids) if ids else ():
         # reproducible images do not say when they were made; the daemon knows when it tagged them
         tagged = _seconds((image.get("Metadata") or {}).get("LastTagTime") or "")
@@ -104,9 +108,12 @@ def _unused_images(
         if image["Id"] not in used and age >= older_than:
             tags = image.get("RepoTags") or [image["Id"][:19]]
             code = (image["Config"].get("Labels") or {}).get(LABEL_FINGERPRINT, "")
-            yield Leftover(
-                image["Id"], f"{_IMAGE}{tags[0]}", age, image["Size"], shared=True, fingerprint=code
-            )
+            is_environment = bool(made.recall("environment", tags[0]))
+            # by its name: images with code may be made over it, and keep its layer
+            name = tags[0] if is_environment else image["Id"]
+            size = image["Size"]
+            shared = not is_environment
+            yield Leftover(name, f"{_IMAGE}{tags[0]}", age, size, shared=shared, fingerprint=code)
 
 
 def _seconds(text: str) -> float:

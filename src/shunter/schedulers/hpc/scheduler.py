@@ -372,7 +372,8 @@ class HpcScheduler(Scheduler[HpcOpts]):
         if isinstance(info.shipment, DirectoryShipment):
             manifest = info.shipment.manifest
             folder = submission.put_code(storage, info.shipment.store, manifest, request.shared_dir)
-            info.request = request.moved(f"{request.shared_dir}/code/{manifest.fingerprint[:32]}", folder)
+            planned = f"{request.shared_dir}/code/{manifest.fingerprint[:32]}"
+            info.request = info.request.moved(planned, folder)
 
     def schedule(self, dryrun_info: AppDryRunInfo[HpcRequest]) -> str:
         """Make the job's folder and submit the script, once for each link of a chain; returns the job's id.

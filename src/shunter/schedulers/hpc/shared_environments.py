@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any
 
+from shunter._toolkit.environment_build import find_uv
 from shunter._toolkit.environment_description import Description
 from shunter.progress import Progress
 from shunter.schedulers.hpc.commands import Commands
@@ -41,7 +42,7 @@ def build(
     answer = commands.shell(
         _TOOLKIT,
         [toolkit, "build", folder_in(shared)],
-        stdin=environment.request_for(description, "python"),
+        stdin=environment.request_for(description, "python", "" if commands.host else find_uv()),
         timeout=environment.BUILD_SECONDS,
     )
     result = environment.result_of(answer.code, answer.out, answer.err)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shunter._toolkit.environment_description import Description
 from shunter.docker.command import DockerCommand
 from shunter.docker.image_reference import Reference, image_problem
 from shunter.docker.images import inspect_image, push_image, tag
@@ -17,9 +18,12 @@ from shunter.errors import ConfigError, InvalidRunConfigException, ShunterError
 from shunter.image_registry.client import RegistryClient
 from shunter.progress import Silent
 from shunter.specs.app import NO_IMAGE, AppDef, Role
+from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import DESTINATION, option, runopts
 from shunter.specs.workspace import Workspace
 from shunter.workspace.api import WorkspaceMixin
+from shunter.workspace.environment import of_role, summary
+from shunter.workspace.images import environment_layer
 from shunter.workspace.images.dockerfile import IMAGE_ARG
 from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_content import JobCode
@@ -128,9 +132,12 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             if not workspace and not toolkit:
                 continue
             _check_image(role, code)
-            key = code.key(role.image, with_toolkit=toolkit, platform=cfg.get("platform"))
+            environment = None if code.context else of_role(role)
+            of_environment = environment_layer.key(environment) if environment else ""
+            platform = cfg.get("platform")
+            key = code.key(role.image, with_toolkit=toolkit, platform=platform, environment=of_environment)
             planned = f"{repository or LOCAL_REPOSITORY}:{key}"
-            wanted[planned] = WantedImage(role.image, toolkit, planned)
+            wanted[planned] = WantedImage(role.image, toolkit, planned, environment)
             role.image = planned
         destination = ImageDestination(
             self.docker,
@@ -145,6 +152,17 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     def _toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit lies in images; code is in the working directory."""
         return ToolkitPlace()
+
+    def _plan_environment(self, info: AppDryRunInfo[Any], description: Description) -> dict[str, Any]:
+        """Say whether the environment becomes a layer of the image, or is installed in the container."""
+        facts: dict[str, Any] = {**summary(description), "built": None}
+        images = info.shipment.wanted if isinstance(info.shipment, ImageShipment) else ()
+        bases = [wanted.image for wanted in images if wanted.environment == description]
+        start = "is installed at the start of the container"
+        if not bases or not environment_layer.can_make():
+            return {**facts, "place": f"{start}, unless it is there"}
+        place = f"becomes a layer over {bases[0]}; if it cannot be one, it {start}"
+        return {**facts, "place": place}
 
     def has_images(self, images: Iterable[str]) -> bool:
         """Tell whether all of these exact images are still there."""

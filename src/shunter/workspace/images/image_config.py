@@ -13,6 +13,8 @@ DEFAULT_WORKING_DIR = "/workspace"
 LABEL_BASE = "shunter.base"
 LABEL_FINGERPRINT = "shunter.fingerprint"
 LABEL_VERSION = "shunter.version"
+#: Which Python environment is in the image.
+LABEL_ENVIRONMENT = "shunter.environment"
 #: sha256 of the toolkit that is in the image.
 LABEL_TOOLKIT = "shunter.toolkit"
 LABEL_BASE_NAME = "org.opencontainers.image.base.name"
@@ -29,6 +31,12 @@ def working_dir(config: Mapping[str, Any]) -> str:
     given = str((config.get("config") or {}).get("WorkingDir") or "")
     path = "/" + "/".join(part for part in given.split("/") if part not in ("", "."))
     return DEFAULT_WORKING_DIR if path == "/" else path
+
+
+def environ_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that an image sets."""
+    pairs = ((config.get("config") or {}).get("Env")) or []
+    return {name: value for name, _, value in (str(pair).partition("=") for pair in pairs)}
 
 
 def add_layers(

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import shunter
 from shunter.errors import ConfigError
@@ -26,6 +26,7 @@ from shunter.workspace.images.image_config import (
     LABEL_FINGERPRINT,
     LABEL_TOOLKIT,
     LABEL_VERSION,
+    working_dir,
 )
 from shunter.workspace.images.layer import WHITEOUT, LayerContent
 from shunter.workspace.manifest import Entry, Manifest
@@ -74,8 +75,10 @@ class JobCode:
     def _toolkit_digest(self) -> str:
         return hashlib.sha256(self.toolkit).hexdigest() if self.toolkit else ""
 
-    def key(self, image: str, *, with_toolkit: bool, platform: str | None = None) -> str:
-        """Return the tag of the image made from an image and this code. Contacts nothing."""
+    def key(
+        self, image: str, *, with_toolkit: bool, platform: str | None = None, environment: str = ""
+    ) -> str:
+        """Return the tag of the image made from an image, an environment and this code. Contacts nothing."""
         parts = [
             LAYOUT,
             image,
@@ -83,6 +86,7 @@ class JobCode:
             self._toolkit_digest if with_toolkit else "",
             self.context.text if self.context else "",
             platform or "",
+            *filter(None, [environment]),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
@@ -123,6 +127,23 @@ class Patch:
     labels: Mapping[str, str]
     roots: str
     platform: str | None
+
+    @property
+    def what(self) -> str:
+        """What goes on top."""
+        return "the code"
+
+    def compose(self, config: Mapping[str, Any], lookup: Lookup | None = None) -> LayerContent:
+        """Lay out what goes on top as one layer.
+
+        Args:
+            config: the configuration of the base image.
+            lookup: see `Cargo.compose`.
+
+        Raises:
+            ConfigError: a name cannot be in a layer, or something is in the way in the base image.
+        """
+        return self.cargo.compose(working_dir(config), lookup)
 
     def is_made(self, labels: Mapping[str, str] | None, base_id: str) -> bool:
         """Tell from an image's labels whether it is this one, over the base with this id."""

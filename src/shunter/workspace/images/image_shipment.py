@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shunter.docker.command import DockerCommand
+from shunter._toolkit.environment_description import Description
+from shunter._toolkit.errors import InstallError
+from shunter.docker.command import DockerCommand, DockerRefused
 from shunter.docker.daemon_errors import EngineUnavailableError
 from shunter.docker.image_reference import Reference
-from shunter.docker.images import inspect_image, pull_image, push_image, tag
+from shunter.docker.images import inspect_image, is_out_of_space, pull_image, push_image, tag
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import parse_object
@@ -18,8 +21,10 @@ from shunter.progress import Progress
 from shunter.workspace.code_store import Store
 from shunter.workspace.images.docker_build import nameable, run_build
 from shunter.workspace.images.dockerfile import IMAGE_ARG, WORKSPACE_ARG, BuildContext
+from shunter.workspace.images.environment_layer import CannotMakeError, image_key, patch_for
 from shunter.workspace.images.image_cache import ImageCache
 from shunter.workspace.images.image_content import JobCode
+from shunter.workspace.images.layer import work_folder
 from shunter.workspace.images.patch_in_daemon import patch_in_daemon
 from shunter.workspace.images.patch_in_registry import patch_in_registry
 from shunter.workspace.manifest import Manifest
@@ -36,12 +41,14 @@ class WantedImage:
     Attributes:
         image: the image below.
         toolkit: whether the toolkit goes into it.
+        environment: the Python environment that goes into it, if it can be made for it; None for none.
         planned: what the request calls it until it is made.
     """
 
     image: str
     toolkit: bool
     planned: str
+    environment: Description | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class ImageShipment:
 
     def __init__(self, code: JobCode, wanted: Sequence[WantedImage], destination: ImageDestination) -> None:
         self._code = code
-        self._wanted = tuple(wanted)
+        self.wanted = tuple(wanted)
         self._destination = destination
 
     @property
@@ -94,7 +101,7 @@ class ImageShipment:
             "dockerfile": context.dockerfile if context else None,
             "images": [
                 {"base": wanted.image, "image": wanted.planned, "toolkit": wanted.toolkit}
-                for wanted in self._wanted
+                for wanted in self.wanted
             ],
             "secrets": report.secrets,
             "problems": [list(problem) for problem in report.problems],
@@ -105,7 +112,7 @@ class ImageShipment:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 # one after the other: they share most of the work, and few jobs have several
-                pinned = {wanted.planned: self._make(wanted, progress) for wanted in self._wanted}
+                pinned = {wanted.planned: self._make(wanted, progress) for wanted in self.wanted}
                 break
             except WorkspaceChangedError:
                 code = self._code
@@ -134,11 +141,49 @@ class ImageShipment:
         toolkit, platform = wanted.toolkit, destination.platform
         if base is None and not destination.in_daemon and destination.repository:
             name = f"{destination.repository}:{key}"
-            patch = self._code.patch(wanted.image, name, with_toolkit=toolkit, platform=platform)
+            below = self._add_environment(wanted, destination.repository, None, progress)
+            patch = self._code.patch(below or wanted.image, name, with_toolkit=toolkit, platform=platform)
             return patch_in_registry(patch, destination.cache, progress)
         base = base or pull_image(docker, wanted.image, progress, platform)
+        below = self._add_environment(wanted, LOCAL_REPOSITORY, base, progress)
+        base = inspect_image(docker, below) or base if below else base
         patch = self._code.patch(wanted.image, local_name, with_toolkit=toolkit, platform=platform)
         return self._deliver(patch_in_daemon(docker, base, patch, destination.cache, progress), key, progress)
+
+    def _add_environment(
+        self, wanted: WantedImage, repository: str, base: dict[str, Any] | None, progress: Progress
+    ) -> str:
+        """Make the image with a role's environment, unless it exists; "" if it cannot be made.
+
+        Args:
+            wanted: the image that the role needs.
+            repository: where it is made.
+            base: what the daemon says of the image below; None if it is made in a registry.
+            progress: receives how far it is, and why it cannot be made.
+        """
+        description, destination = wanted.environment, self._destination
+        if description is None:
+            return ""
+        name = f"{repository}:{image_key(description, wanted.image, destination.platform)}"
+        docker = destination.docker if base is not None else None
+        with work_folder() as folder:
+            patch = patch_for(description, wanted.image, name, destination.platform, folder, docker, progress)
+            try:
+                if base is None:
+                    image = patch_in_registry(patch, destination.cache, progress)
+                else:
+                    image = patch_in_daemon(destination.docker, base, patch, destination.cache, progress)
+            except (CannotMakeError, InstallError, DockerRefused) as error:
+                if is_out_of_space(str(error)):
+                    raise OSError(errno.ENOSPC, str(error)) from error  # what follows needs room too
+                reason = str(error).splitlines()[0].removeprefix(f"Cannot build {patch.what}: ")
+                progress.done(
+                    f"{patch.what} is installed at the start of the container, as it cannot be put into the "
+                    f"image: {reason}"
+                )
+                return ""
+        destination.cache.remember(True, "environment", name)  # `gc` leaves those of others
+        return image
 
     def _present_base(self, image: str) -> dict[str, Any] | None:
         """Return an image, if the daemon has it, and for the right platform."""

@@ -48,7 +48,7 @@ def patch_in_daemon(
         if known is not None and patch.is_made((known.get("Config") or {}).get("Labels"), base["Id"]):
             return str(known["Id"])
         image = _make(docker, base, patch, cache, progress)
-    progress.done(f"made {image[:19]}: {patch.base} with the code")
+    progress.done(f"made {image[:19]}: {patch.base} with {patch.what}")
     return image
 
 
@@ -71,7 +71,7 @@ def _make(
         built = run_build(docker, context, patch.name, labels, progress, platform=platform)
         return str(built["Id"])
 
-    content = patch.cargo.compose(workdir)
+    content = patch.compose({"config": base.get("Config")})
     key = (base["Id"], workdir, patch.roots, f"daemon {docker.endpoint}")
     anchor = cache.anchor(*key)
     if anchor is not None and inspect_image(docker, anchor.image) is not None:

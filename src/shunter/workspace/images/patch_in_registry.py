@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from shunter._toolkit.environment_store import OF_IMAGE
 from shunter.docker.image_reference import Reference
 from shunter.image_registry.client import RegistryClient
 from shunter.image_registry.image_manifest import (
@@ -33,7 +34,7 @@ from shunter.workspace.images.image_content import Patch
 from shunter.workspace.images.layer import LayerContent, packing, small_change, work_folder, write_gzip
 
 #: Directories that images have with root as owner and mode 0755, or not at all: not searched for.
-_USUAL = ("opt", "opt/shunter")
+_USUAL = ("opt", "opt/shunter", OF_IMAGE[1:])
 
 
 def patch_in_registry(patch: Patch, cache: ImageCache, progress: Progress) -> str:
@@ -62,7 +63,7 @@ def patch_in_registry(patch: Patch, cache: ImageCache, progress: Progress) -> st
         workdir = working_dir(image.config)
         # an image that names no working directory is unlikely to have the default one
         usual = [*_USUAL, DEFAULT_WORKING_DIR[1:]] if workdir == DEFAULT_WORKING_DIR else _USUAL
-        content = patch.cargo.compose(workdir, RegistryFiles(source, image, cache, usual).lookup)
+        content = patch.compose(image.config, RegistryFiles(source, image, cache, usual).lookup)
         key = (base_id, workdir, patch.roots, target.name)
         with work_folder() as folder:
             path = os.path.join(folder, "layer.tar.gz")
