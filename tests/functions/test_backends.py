@@ -13,6 +13,7 @@ import shunter
 from shunter.docker import images
 from shunter.docker.command import DockerCommand
 from tests import backends, grid_engine, ray_cluster
+from tests.aws.moto_server import Moto, running_batch
 from tests.functions import work
 from tests.slurm_cluster import shared_cluster as shared_slurm
 from tests.toolkit.image import make_image
@@ -25,6 +26,12 @@ def image() -> Iterator[str]:
     make_image(tag)
     yield tag
     images.remove(DockerCommand(), tag)
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Moto]:
+    with running_batch() as server:
+        yield server
 
 
 @pytest.fixture
@@ -41,7 +48,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 Options = dict[str, Any]
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ray", "sagemaker_local")]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ray", "sagemaker_local", "aws_batch")]
 
 
 @pytest.fixture(params=["local_docker", "slurm", "sge", *SLOW])
@@ -55,6 +62,12 @@ def place(
     name: str = request.param
     if name == "local_docker":
         return name, {"image": request.getfixturevalue("image")}
+    if name == "aws_batch":
+        server = request.getfixturevalue("moto")
+        for variable, value in server.environ().items():
+            monkeypatch.setenv(variable, value)
+        location = f"s3://{server.bucket}/code"
+        return name, {"queue": server.queue, "image": server.image, "mem": "256M", "code_location": location}
     if name == "slurm":
         backends.need("slurm")
         cluster = shared_slurm(tmp_path_factory)

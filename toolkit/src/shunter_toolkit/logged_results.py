@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from . import archive, log
 from .layout import Layout
 
+#: The variable with the form by which `posted_results` sends them; whoever has it can write below its prefix.
+FORM = "SHUNTER_RESULTS_SECRET"
 #: Begins each line. What is before it on the line is the script's, whose last line may lack its end.
 MARK = b"@shunter-results@ "
 #: How large the packed results may be, and how large before they are packed.
@@ -54,13 +56,18 @@ def _write(descriptor: int, text: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _packed(layout: Layout) -> bytes | None:
-    """Return the packed results; None if there are none, or if they are too large."""
+def result_entries(layout: Layout) -> list[tuple[str, str]]:
+    """Return what a job leaves, as names in an archive and paths."""
     entries = []
     for name in ("model", "output", "checkpoints"):
         folder = os.path.join(layout.base, name)
         entries += [(f"{name}/{path}", full) for path, full in archive.entries_of(folder)]
-    entries = [(name, path) for name, path in entries if name != _INTERNAL]
+    return [(name, path) for name, path in entries if name != _INTERNAL]
+
+
+def _packed(layout: Layout) -> bytes | None:
+    """Return the packed results; None if there are none, or if they are too large."""
+    entries = result_entries(layout)
     files = [path for _, path in entries if os.path.isfile(path) and not os.path.islink(path)]
     if not files:
         return None

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shunter import __version__
@@ -14,6 +14,7 @@ from shunter.docker.image_reference import image_problem
 from shunter.errors import ConfigError, did_you_mean
 from shunter.redaction import Redactor
 from shunter.schedulers.aws import aws_names
+from shunter.schedulers.aws_batch_scheduler.code_delivery import CodeDelivery
 from shunter.schedulers.aws_batch_scheduler.options import FARGATE, AWSBatchOpts
 from shunter.schedulers.aws_batch_scheduler.replicas import (
     ARRAY,
@@ -87,13 +88,16 @@ class BatchJob:
         return str(self)
 
 
-def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
+def make_request(
+    app: AppDef, cfg: Mapping[str, Any], session: str, code: CodeDelivery | None = None
+) -> BatchJob:
     """Make a job's requests and check them offline, without changing the job.
 
     Args:
         app: the job.
         cfg: resolved options.
         session: the session of the job's handle.
+        code: the code that travels without an image.
 
     Raises:
         ConfigError: Batch cannot run the job, or would refuse a request; all problems are reported.
@@ -112,7 +116,10 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
     name = make_unique(f"{app.name}-{opts.share_id}" if opts.share_id else app.name)
     app_id = aws_names.make_app_id(opts.queue, name)
     tags = _tags(app, opts)
-    containers = [(group.target_nodes, *_containers(group, opts, app_id, name, session)) for group in groups]
+    containers = [
+        (group.target_nodes, *_containers(_with_code(group, code, name), opts, app_id, name, session))
+        for group in groups
+    ]
     if kind == MULTINODE:
         definition, overrides = _multinode(groups, containers)
     else:
@@ -214,6 +221,14 @@ def _containers(
     if actual.command != lasting.command:
         override["command"] = actual.command
     return definition, override
+
+
+def _with_code(group: Group, code: CodeDelivery | None, name: str) -> Group:
+    """Give a group's replicas the variables by which they get the job's code."""
+    if code is None:
+        return group
+    env = {**group.role.env, **code.variables(group.role, name)}
+    return replace(group, role=replace(group.role, env=env))
 
 
 def _multinode(

@@ -5,12 +5,14 @@ What RegisterJobDefinition and SubmitJob refuse at once is not repeated here.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shunter.errors import ConfigError, did_you_mean, refuse
 from shunter.schedulers.aws.service_model import problems_of, shape_of
+from shunter.schedulers.aws_batch_scheduler.code_delivery import check_location, too_large
 from shunter.schedulers.aws_batch_scheduler.options import (
     EC2,
     FARGATE,
@@ -24,6 +26,8 @@ from shunter.specs.training import CALL_KEY, lost_results, script_of, specificat
 from shunter.workspace.directory_shipment import program_problem
 from shunter.workspace.manifest import Manifest
 
+#: In bytes and characters: "AWS Batch service quotas" of the user guide, and ECS's RunTask for the overrides.
+LARGEST_DEFINITION, LARGEST_SUBMISSION, LARGEST_OVERRIDES = 24 << 10, 30 << 10, 8192
 _ROLE = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 
 
@@ -44,6 +48,7 @@ def check_requests(job_def: dict[str, Any], submission: dict[str, Any]) -> None:
     """
     for operation, params in (("RegisterJobDefinition", job_def), ("SubmitJob", submission)):
         refuse(f"AWS Batch would refuse {operation}", problems_of("batch", operation, params))
+    check_sizes(job_def, submission)
     ranges = (job_def.get("nodeProperties") or {}).get("nodeRangeProperties", [])
     types = {each["container"].get("instanceType") for each in ranges}
     if len(types) > 1:
@@ -51,7 +56,37 @@ def check_requests(job_def: dict[str, Any], submission: dict[str, Any]) -> None:
         raise ConfigError(f"all nodes of a multi-node job have one instance type; the roles ask for {shown}")
 
 
+def check_sizes(job_def: dict[str, Any], submission: dict[str, Any]) -> None:
+    """Check that both requests are as small as Batch demands.
+
+    Raises:
+        ConfigError: one is too large.
+    """
+    overrides = [submission.get("containerOverrides") or {}]
+    nodes = (submission.get("nodeOverrides") or {}).get("nodePropertyOverrides") or []
+    overrides += [each["containerOverrides"] for each in nodes]
+    sizes = [
+        ("the job's definition has", _size_of(job_def), LARGEST_DEFINITION),
+        ("the request to submit it has", _size_of(submission), LARGEST_SUBMISSION),
+        *(
+            ("a container's own variables and command have", _size_of(each), LARGEST_OVERRIDES)
+            for each in overrides
+        ),
+    ]
+    for what, size, largest in sizes:
+        if size > largest:
+            raise too_large(f"{what} {size} bytes, and AWS Batch takes {largest}")
+
+
+def _size_of(request: dict[str, Any]) -> int:
+    return len(
+        json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    )
+
+
 def _option_problems(opts: AWSBatchOpts) -> Iterator[str]:
+    if opts.code_location is not None and (problem := check_location(opts.code_location)):
+        yield problem
     if opts.priority and opts.share_id is None:
         yield "priority needs share_id: only queues with a scheduling policy have priorities"
     if opts.platform not in PLATFORMS:

@@ -29,6 +29,7 @@ from shunter.workspace.images.image_shipment import (
     ImageShipment,
     WantedImage,
 )
+from shunter.workspace.shipment import Shipment
 from shunter.workspace.toolkit_files import ToolkitPlace, needs_toolkit
 
 #: What the name of an image that is only in a daemon begins with.
@@ -103,9 +104,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         """Return the options that images are made with: ``image_repo``, ``quiet``, ``platform``."""
         return cfg
 
-    def _plan_shipment(
-        self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]
-    ) -> ImageShipment | None:
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
         """Plan the images of a job, and set its roles' images to the planned names; reads only.
 
         None if neither a workspace nor the toolkit has to go into any image. A workspace that is a mere
