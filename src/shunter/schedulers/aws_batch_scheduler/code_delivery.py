@@ -68,6 +68,7 @@ def fetch(url, digest):
                 for block in iter(lambda: answer.read(1 << 20), b""):
                     sha.update(block)
                     file.write(block)
+                is_whole = not answer.length
         except urllib.error.HTTPError as error:
             said = re.search("<Message>(.*?)</Message>", error.read(2000).decode("utf-8", "replace"))
             problem = "S3 answers %d (%s)" % (error.code, said[1] if said else error.reason)
@@ -81,6 +82,8 @@ def fetch(url, digest):
             if sha.hexdigest() == digest:
                 return file
             problem = "its SHA-256 is not that of the code that was submitted"
+            if is_whole:
+                break
         file.close()
     fail("cannot fetch the job's code: " + problem)
 digest, url = os.environ.pop("SHUNTER_CODE_SHA256"), os.environ.pop("SHUNTER_CODE_SECRET", "")
