@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import shunter
+from shunter.aws_endpoint.server import EndpointServer
 from shunter.docker import images
 from shunter.docker.command import DockerCommand
 from tests import backends, grid_engine, ray_cluster
@@ -29,7 +31,7 @@ def image() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[Moto]:
+def batch_server() -> Iterator[Moto]:
     with running_batch() as server:
         yield server
 
@@ -48,7 +50,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 Options = dict[str, Any]
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ray", "sagemaker_local", "aws_batch")]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("ray", "sagemaker_local", "aws_batch", "aws_sagemaker")
+]
 
 
 @pytest.fixture(params=["local_docker", "slurm", "sge", *SLOW])
@@ -63,7 +68,7 @@ def place(
     if name == "local_docker":
         return name, {"image": request.getfixturevalue("image")}
     if name == "aws_batch":
-        server = request.getfixturevalue("moto")
+        server = request.getfixturevalue("batch_server")
         for variable, value in server.environ().items():
             monkeypatch.setenv(variable, value)
         location = f"s3://{server.bucket}/code"
@@ -83,7 +88,37 @@ def place(
         monkeypatch.setenv("RAY_ADDRESS", ray_cluster.shared_cluster(tmp_path_factory).address)
         return name, {}
     role = "arn:aws:iam::123456789012:role/Training"
-    return name, {"role": role, "instance_type": "ml.m5.large", "image": request.getfixturevalue("image")}
+    options = {"role": role, "instance_type": "ml.m5.large", "image": request.getfixturevalue("image")}
+    if name == "aws_sagemaker":
+        options |= _sagemaker_endpoint(request, monkeypatch)
+    return name, options
+
+
+def _sagemaker_endpoint(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Options:
+    """Point boto3 at shunter's endpoint, which runs the training jobs, and at moto for S3."""
+    backends.need("botocore")
+    import botocore.session
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("moto"))
+    server = EndpointServer()
+    for service in ("SAGEMAKER", "CLOUDWATCH_LOGS"):
+        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", server.url)
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(variable, "example")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("SHUNTER_SAGEMAKER_DOCKER", "always")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+
+    def stop() -> None:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+    request.addfinalizer(stop)
+    bucket = f"bucket-{uuid.uuid4().hex[:8]}"
+    botocore.session.Session().create_client("s3").create_bucket(Bucket=bucket)
+    return {"output_path": f"s3://{bucket}/results"}
 
 
 def test_functions_run_everywhere_alike(place, project):
@@ -103,6 +138,9 @@ def test_functions_run_everywhere_alike(place, project):
         error = futures[2].exception(100)
         assert type(error).__name__ == "Unlucky"
         assert error.args == (7,)
-        assert isinstance(futures[3].exception(100), shunter.JobFailedError)
+        assert "in fail" in str(error.__cause__)
+        death = futures[3].exception(100)
+        assert isinstance(death, shunter.JobFailedError)
+        assert "SIGKILL" in str(death) or "137" in str(death)
         assert list(results) == [0, 2, 4]
     assert shunter.job(futures[0].job.id).result(60) == 42
