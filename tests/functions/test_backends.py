@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import shunter
 from shunter.aws_endpoint.server import EndpointServer
 from shunter.docker import images
 from shunter.docker.command import DockerCommand
+from shunter.specs import AppState
 from tests import backends, grid_engine, ray_cluster
 from tests.aws.moto_server import Moto, running_batch
 from tests.functions import work
@@ -144,3 +146,20 @@ def test_functions_run_everywhere_alike(place, project):
         assert "SIGKILL" in str(death) or "137" in str(death)
         assert list(results) == [0, 2, 4]
     assert shunter.job(futures[0].job.id).result(60) == 42
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["aws_batch", "aws_sagemaker"], indirect=True)
+def test_a_call_that_is_cancelled_ends_its_job(place, project):
+    import lessons
+
+    name, options = place
+    with shunter.Executor(name, **options) as executor:
+        future = executor.submit(lessons.wait_for, "/never")
+        assert future.cancel()
+        with pytest.raises(CancelledError):
+            future.result(100)
+        job = future.job
+    response = shunter.get_runner().wait(job.handle, timeout=100)
+    assert response is not None
+    assert response.state == AppState.CANCELLED
