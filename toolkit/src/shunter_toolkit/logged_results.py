@@ -25,8 +25,11 @@ FORM = "SHUNTER_RESULTS_SECRET"
 MARK = b"@shunter-results@ "
 #: How large the packed results may be, and how large before they are packed.
 MOST_BYTES, MOST_UNPACKED = 1 << 20, 64 << 20
-#: Bytes in a line: container engines cut lines of 16 KiB in base64 with what is before them.
-LINE_BYTES = 9 << 10
+#: Bytes in a line: what the line has in base64 is written in one piece, also where others write to the same
+#: pipe (PIPE_BUF is 4096).
+LINE_BYTES = 2880
+#: Longest base64 in a line; before, lines had 9 KiB.
+_LONGEST_TEXT = 16 << 10
 #: How many lines there can be.
 MOST_LINES = MOST_BYTES // LINE_BYTES + 3
 #: How many results are put together at the same time: an attempt that was killed has written a part of one.
@@ -103,23 +106,28 @@ def without_results(data: bytes) -> bytes:
 def read(lines: Iterable[bytes]) -> bytes | None:
     """Return the packed results of a log: the last that are complete; None if there are none."""
     parts: dict[bytes, dict[int, bytes]] = {}
+    ends: dict[bytes, tuple[int, str]] = {}
     found: bytes | None = None
     for line in lines:
         match = _LINE.match(line.partition(MARK)[2])
         if match is None:
             continue
         key, number, text, count, digest = match.groups()
-        if number is not None:
-            if key not in parts and len(parts) == _MOST_GROUPS:  # lines that only look like ours
-                del parts[next(iter(parts))]
-            own = parts.setdefault(key, {})
-            if int(number) < MOST_LINES and len(text) <= 2 * LINE_BYTES:
-                try:
-                    own[int(number)] = base64.b64decode(text)
-                except binascii.Error:
-                    continue
-        elif sorted(parts.get(key, {})) == list(range(int(count))):
-            whole = b"".join(parts[key][index] for index in range(int(count)))
-            if hashlib.sha256(whole).hexdigest().encode() == digest:
+        if key not in parts and len(parts) == _MOST_GROUPS:  # lines that only look like ours
+            oldest = next(iter(parts))
+            del parts[oldest]
+            ends.pop(oldest, None)
+        own = parts.setdefault(key, {})
+        if number is None:
+            ends[key] = int(count), digest.decode()
+        elif int(number) < MOST_LINES and len(text) <= _LONGEST_TEXT:
+            try:
+                own[int(number)] = base64.b64decode(text)
+            except binascii.Error:
+                continue
+        length, expected = ends.get(key, (-1, ""))  # services do not always keep the order of lines
+        if len(own) == length and sorted(own) == list(range(length)):
+            whole = b"".join(own[index] for index in range(length))
+            if hashlib.sha256(whole).hexdigest() == expected:
                 found = whole
     return found

@@ -13,7 +13,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from . import archive, log
 from .layout import Layout
@@ -47,7 +48,7 @@ def send(layout: Layout, form: str) -> bool:
     return not problem
 
 
-def _post(form: dict, path: str) -> str:  # type: ignore[type-arg, unused-ignore]
+def _post(form: Mapping[str, Any], path: str) -> str:
     """Send a file by a form; returns what went wrong, "" if nothing did."""
     fields = dict(form["fields"])
     replica = f"{os.environ.get('TORCHX_ROLE_NAME', '')}/{os.environ.get('TORCHX_REPLICA_IDX', '0')}/{NAME}"
