@@ -6,6 +6,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,15 @@ from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
 from shunter.runner import get_runner
 from shunter.specs import AppState
+from tests.aws.moto_server import running_batch
 from tests.backends import need
+from tests.sagemaker_endpoint import running_endpoint
 from tests.toolkit.image import make_image
+
+SCRIPT = (
+    '# /// script\n# dependencies = ["six"]\n# ///\nimport sys, six; print(sys.prefix, sys.base_prefix)\n'
+)
+OFFLINE = ["--env", "PIP_NO_INDEX=1,PIP_FIND_LINKS=wheels"]
 
 
 @pytest.fixture
@@ -38,13 +46,14 @@ def wheels(packages: None, project: Path) -> Path:
 
 
 def test_the_toolkit_installs_it_in_the_container(image, wheels, project):
-    (project / "s.py").write_text(
-        '# /// script\n# dependencies = ["six"]\n# ///\nimport sys, six; print(sys.prefix, sys.base_prefix)\n'
-    )
-    offline = ["--env", "PIP_NO_INDEX=1,PIP_FIND_LINKS=wheels"]
-    arguments = ["--script", "s.py", "--image", image, *offline]
+    (project / "s.py").write_text(SCRIPT)
+    check_prefix("local_docker", ["--script", "s.py", "--image", image, *OFFLINE], {})
+
+
+def check_prefix(scheduler: str, arguments: list[str], options: dict[str, Any]) -> None:
+    """Run a script that prints its prefixes, and check that it ran in an environment of the container."""
     with get_runner() as runner:
-        handle = runner.run_component("train.script", arguments, "local_docker", {}, workspace=".")
+        handle = runner.run_component("train.script", arguments, scheduler, options, workspace=".")
         state = runner.wait(handle).state
         lines = list(runner.log_lines(handle, "s"))
         runner.delete(handle)
@@ -52,6 +61,28 @@ def test_the_toolkit_installs_it_in_the_container(image, wheels, project):
     prefix, base = lines[-1].split()
     assert prefix.startswith("/root/.cache/shunter/environments/")
     assert base == "/usr"
+
+
+@pytest.mark.slow
+def test_it_is_installed_in_containers_of_aws_batch(packages, wheels, project, monkeypatch):
+    (project / "requirements.txt").write_text("six\n")
+    (project / "s.py").write_text("import sys, six; print(sys.prefix, sys.base_prefix)\n")
+    arguments = ["--script", "s.py", "--environment", "requirements.txt", "--memMB", "256", *OFFLINE]
+    with running_batch() as moto:
+        for variable, value in moto.environ().items():
+            monkeypatch.setenv(variable, value)
+        options = {"queue": moto.queue, "code_location": f"s3://{moto.bucket}/code"}
+        check_prefix("aws_batch", [*arguments, "--image", moto.image], options)
+
+
+@pytest.mark.slow
+def test_it_is_installed_in_containers_of_sagemaker(packages, image, wheels, project, moto, monkeypatch):
+    (project / "s.py").write_text(SCRIPT)
+    with running_endpoint(moto) as (variables, options):
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+        find = {"environment": {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/opt/ml/code/wheels"}}
+        check_prefix("aws_sagemaker", ["--script", "s.py", "--image", image], {**options, **find})
 
 
 def test_its_files_have_to_travel_with_the_code(project, tmp_path):

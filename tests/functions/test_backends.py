@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shunter
-from shunter.aws_endpoint.server import EndpointServer
 from shunter.docker import images
 from shunter.docker.command import DockerCommand
 from shunter.specs import AppState
 from tests import backends, grid_engine, ray_cluster
 from tests.aws.moto_server import Moto, running_batch
 from tests.functions import work
+from tests.sagemaker_endpoint import ROLE, running_endpoint
 from tests.slurm_cluster import shared_cluster as shared_slurm
 from tests.toolkit.image import make_image
 
@@ -52,6 +52,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 Options = dict[str, Any]
 
 
+@pytest.fixture
+def endpoints() -> Iterator[ExitStack]:
+    """What is closed when a test ends."""
+    with ExitStack() as stack:
+        yield stack
+
+
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow)
     for name in ("ray", "sagemaker_local", "aws_batch", "aws_sagemaker")
@@ -64,6 +71,7 @@ def place(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    endpoints: ExitStack,
 ) -> tuple[str, Options]:
     """A scheduler whose backend runs, and the options with which it takes small jobs."""
     name: str = request.param
@@ -89,38 +97,13 @@ def place(
         backends.need("ray")
         monkeypatch.setenv("RAY_ADDRESS", ray_cluster.shared_cluster(tmp_path_factory).address)
         return name, {}
-    role = "arn:aws:iam::123456789012:role/Training"
-    options = {"role": role, "instance_type": "ml.m5.large", "image": request.getfixturevalue("image")}
+    image = {"image": request.getfixturevalue("image")}
     if name == "aws_sagemaker":
-        options |= _sagemaker_endpoint(request, monkeypatch)
-    return name, options
-
-
-def _sagemaker_endpoint(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Options:
-    """Point boto3 at shunter's endpoint, which runs the training jobs, and at moto for S3."""
-    backends.need("botocore")
-    import botocore.session
-
-    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("moto"))
-    server = EndpointServer()
-    for service in ("SAGEMAKER", "CLOUDWATCH_LOGS"):
-        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", server.url)
-    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(variable, "example")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("SHUNTER_SAGEMAKER_DOCKER", "always")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-
-    def stop() -> None:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-    request.addfinalizer(stop)
-    bucket = f"bucket-{uuid.uuid4().hex[:8]}"
-    botocore.session.Session().create_client("s3").create_bucket(Bucket=bucket)
-    return {"output_path": f"s3://{bucket}/results"}
+        variables, options = endpoints.enter_context(running_endpoint(request.getfixturevalue("moto")))
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+        return name, {**options, **image}
+    return name, {"role": ROLE, "instance_type": "ml.m5.large", **image}
 
 
 def test_functions_run_everywhere_alike(place, project):

@@ -222,6 +222,11 @@ class CodeDelivery:
 
     # ---- the request
 
+    @property
+    def sends_results(self) -> bool:
+        """Whether replicas send results without another place to the folder of the code."""
+        return bool(self._results)
+
     def variables(self, role: Role, job: str) -> dict[str, str]:
         """Return the variables of a role's containers.
 

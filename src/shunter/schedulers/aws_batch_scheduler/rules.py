@@ -119,21 +119,26 @@ def node_range(text: str, count: int) -> tuple[int, int]:
     return start, (int(last) if last else count - 1) + 1 if colon else start + 1
 
 
-def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Iterator[str]:
+def training_warnings(
+    roles: Iterable[Role], manifest: Manifest | None, *, sends_results: bool = False
+) -> Iterator[str]:
     """Yield warnings for roles that run scripts under the toolkit: lost results, likely failures.
 
-    ``manifest`` is the code that travels with the job, if any.
+    Args:
+        roles: the job's roles.
+        manifest: the code that travels with the job, if any.
+        sends_results: whether results without a place are sent to that of the code.
     """
     for role in roles:
         spec = specification(role.metadata)
         if not spec:
             continue
-        lost = lost_results(spec, (mount.dst_path for mount in role.mounts))
+        lost = "" if sends_results else lost_results(spec, (mount.dst_path for mount in role.mounts))
         if lost and CALL_KEY not in role.metadata:  # what a function returns comes with the log
             yield (
                 f"role {role.name!r}: Batch deletes containers with their files, so what the script writes to"
                 f" {lost} is lost when it ends, but for 1 MiB that comes with its log (shunter fetch): name a"
-                " place for results, as in --output s3://bucket/prefix"
+                " place for results, as in --output s3://bucket/prefix, or for the code: -cfg code_location=s3://bucket/prefix"
             )
         script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):

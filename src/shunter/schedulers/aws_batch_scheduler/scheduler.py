@@ -178,7 +178,9 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         """
         shipment = dryrun_info.shipment
         manifest = shipment.manifest if shipment is not None else None
-        for warning in training_warnings(dryrun_info.app.roles if dryrun_info.app else [], manifest):
+        roles = dryrun_info.app.roles if dryrun_info.app else []
+        sends_results = isinstance(shipment, CodeDelivery) and shipment.sends_results
+        for warning in training_warnings(roles, manifest, sends_results=sends_results):
             warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = dryrun_info.request
         session = self._jobs.session(job.region, job.profile)
