@@ -27,7 +27,7 @@ from tests.trusting import trust_project
 
 #: Options that were judged to be mere defaults of a job. A new option belongs here, or needs trust.
 DEFAULTS = """
-account array auto_set_cuda_visible_devices base_job_name batch_attempts batch_preemption_retries
+toolkit_in_image account array auto_set_cuda_visible_devices base_job_name batch_attempts batch_preemption_retries
 batch_priority batch_quota_share batch_retry_rules batch_share_identifier batch_timeout chain
 checkpoint_local_path comment constraint container container_log_level disable_output_compression
 disable_profiler distribution efa_device_count enable_infra_check enable_network_isolation

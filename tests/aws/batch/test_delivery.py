@@ -15,6 +15,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pytest
 
 from shunter.errors import ConfigError
 from shunter.progress import Silent
+from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws_batch_scheduler import code_delivery
 from shunter.schedulers.aws_batch_scheduler.replicas import original_command
 from shunter.schedulers.aws_batch_scheduler.scheduler import AWSBatchScheduler
@@ -145,6 +147,28 @@ def test_urls_are_signed_when_the_code_is_shipped_and_shown_nowhere(
     before = session.call("s3", "ListObjectsV2", Bucket="bucket")["Contents"]
     scheduler.ship(planned(scheduler, code, training(), code_location=LOCATION))
     assert session.call("s3", "ListObjectsV2", Bucket="bucket")["Contents"] == before
+
+
+def test_temporary_credentials_are_named(
+    scheduler: AWSBatchScheduler, code: Path, s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"AWS_ENDPOINT_URL": s3, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert planned(scheduler, code, code_location=LOCATION).warnings == []
+    longest = code_delivery.url_end(AwsSession("eu-west-1"))
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    [warning] = planned(scheduler, code, code_location=LOCATION).warnings
+    assert "the credentials are temporary (AWS_SESSION_TOKEN)" in warning
+    unknown = code_delivery.url_end(AwsSession("eu-west-1"))
+    monkeypatch.setenv(
+        "AWS_CREDENTIAL_EXPIRATION", f"{datetime.now(UTC) + timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}"
+    )
+    known = code_delivery.url_end(AwsSession("eu-west-1"))
+    assert known < unknown < longest
+    checks = {check.name: check for check in scheduler.doctor({"code_location": LOCATION})}
+    assert checks["code_location"].ok is not True
+    assert f"arn:aws:s3:::{LOCATION[5:]}/*" in checks["policy"].text
 
 
 def test_results_with_a_place_need_no_form(scheduler: AWSBatchScheduler, code: Path) -> None:

@@ -12,6 +12,7 @@ import base64
 import gzip
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -221,6 +222,13 @@ class CodeDelivery:
         return {_PLANNED[URL]: _presigned(client, uri), _PLANNED[DIGEST]: digest, **self._form(client)}
 
     # ---- the request
+
+    def warnings(self) -> list[str]:
+        """Return what of it may surprise."""
+        if not self._location or not os.environ.get("AWS_SESSION_TOKEN"):
+            return []
+        text = "the credentials are temporary (AWS_SESSION_TOKEN), and the URL of the code ends with them"
+        return [f"{text}: a job that starts or is repeated later fails. With a user's own it lasts 7 days"]
 
     @property
     def sends_results(self) -> bool:

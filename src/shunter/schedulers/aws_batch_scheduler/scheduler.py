@@ -151,6 +151,8 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
         info.warnings += job.warnings
+        if code is not None:
+            info.warnings += code.warnings()
         return info
 
     def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:

@@ -102,7 +102,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     def _toolkit_place(self, role: Role) -> None:
         """Return None: images are sent as they are, and SageMaker brings the code."""
 
-    def _plan_shipment(  # type: ignore[override] # an archive in S3 is no image
+    def _plan_shipment(  # an archive in S3 is no image
         self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]
     ) -> Shipment | None:
         """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
