@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import pickle
+import tarfile
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -129,6 +132,48 @@ def test_functions_run_everywhere_alike(place, project):
         assert "SIGKILL" in str(death) or "137" in str(death)
         assert list(results) == [0, 2, 4]
     assert shunter.job(futures[0].job.id).result(60) == 42
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["aws_batch"], indirect=True)
+def test_a_result_that_another_has_written_is_not_read(place, project, batch_server, tmp_path):
+    """Whoever can write to the bucket can replace a result, but not seal it."""
+    import lessons
+
+    name, options = place
+    with shunter.Executor(name, **options) as executor:
+        futures = [executor.submit(lessons.double, x) for x in (21, 22)]
+        assert [future.result(100) for future in futures] == [42, 44]
+    bucket, s3 = batch_server.bucket, batch_server.client("s3")
+    keys = [
+        f"code/results/{future.job.handle.rpartition(':')[2]}/double/0/results.tar.gz" for future in futures
+    ]
+    # the sealed result of another job
+    s3.copy_object(Bucket=bucket, Key=keys[0], CopySource={"Bucket": bucket, "Key": keys[1]})
+    with pytest.raises(shunter.ResultError):
+        shunter.job(futures[0].job.handle).result(10)
+    # a pickle without a seal
+    proof = tmp_path / "it was unpickled"
+    bomb = pickle.dumps(Bomb(str(proof)))
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        member = tarfile.TarInfo("output/data/returned-0.pickle")
+        member.size = len(bomb)
+        archive.addfile(member, io.BytesIO(bomb))
+    s3.put_object(Bucket=bucket, Key=keys[0], Body=raw.getvalue())
+    with pytest.raises(shunter.ResultError):
+        shunter.job(futures[0].job.handle).result(10)
+    assert not proof.exists()
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
 
 
 @pytest.mark.slow

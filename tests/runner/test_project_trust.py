@@ -27,7 +27,7 @@ from tests.trusting import trust_project
 
 #: Options that were judged to be mere defaults of a job. A new option belongs here, or needs trust.
 DEFAULTS = """
-toolkit_in_image account array auto_set_cuda_visible_devices base_job_name batch_attempts batch_preemption_retries
+account array auto_set_cuda_visible_devices base_job_name batch_attempts batch_preemption_retries
 batch_priority batch_quota_share batch_retry_rules batch_share_identifier batch_timeout chain
 checkpoint_local_path comment constraint container container_log_level disable_output_compression
 disable_profiler distribution efa_device_count enable_infra_check enable_network_isolation
@@ -42,7 +42,8 @@ mem_per memory metadata metric_definitions model_channel_name node_selector node
 partition pe placement placement_timeout platform priority priority_class project qos queue quiet
 requeue replicas_per_node reservation reserve reserved_memmb reserved_millicpu resources retry
 retry_on retry_rules segment share_id shm_size slots smp_pe switches tags time timeout tolerations
-toolkit topology training_plan training_repository_access_mode ttl ulimits use_spot_instances user
+toolkit toolkit_in_image topology
+training_plan training_repository_access_mode ttl ulimits use_spot_instances user
 validate_spec volume_size workload_priority image_secret coscheduler_name network
 priority_class_name
 """

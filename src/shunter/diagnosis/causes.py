@@ -275,7 +275,7 @@ _TABLE = [
     Cause(
         "lost_code",
         "could not fetch its code",
-        "`shunter rerun` submits it with a new URL. Presigned URLs last 7 days, or as long as the credentials.",
+        "`shunter rerun` submits it with a new URL. URLs last 7 days, or as long as the credentials.",
     ),
     Cause(
         "removed", "was removed while it ran", "Somebody or something removed its container. Run it again."

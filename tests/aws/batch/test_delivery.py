@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from shunter._toolkit import function_call
 from shunter.errors import ConfigError
 from shunter.progress import Silent
 from shunter.schedulers.aws.session import AwsSession
@@ -274,6 +275,15 @@ def test_the_plan_of_a_job_changes_no_other(scheduler: AWSBatchScheduler, code: 
     infos = [planned(scheduler, code, training(), code_location=LOCATION) for _ in range(2)]
     assert infos[0].request.job_def == infos[1].request.job_def
     assert len({variables(info)[code_delivery.RESULTS] for info in infos}) == 2
+
+
+def test_calls_of_a_function_have_one_definition(scheduler: AWSBatchScheduler) -> None:
+    def requested(call: str) -> Any:
+        env = {function_call.KEY: call, function_call.PAYLOAD: call}
+        return scheduler.submit_dryrun(app(role(env=env)), {"queue": "queue"}).request
+
+    assert requested("one").job_def == requested("two").job_def
+    assert requested("x" * 5000).job_def != requested("y" * 5000).job_def
 
 
 def test_an_image_repository_comes_first(scheduler: AWSBatchScheduler, code: Path) -> None:

@@ -130,7 +130,7 @@ class CodeDelivery:
         workspace: what travels; empty for nothing but the toolkit.
         location: the folder of S3 (``s3://bucket/prefix``) that code goes to; "" for the request.
         toolkit_in_image: whether the images have the toolkit.
-        session: returns the session that uploads and signs.
+        session: returns the session of a region that uploads and signs; of None, that of the job's.
 
     Raises:
         WorkspaceError: the workspace cannot be read.
@@ -144,7 +144,7 @@ class CodeDelivery:
         location: str,
         *,
         toolkit_in_image: bool,
-        session: Callable[[], AwsSession],
+        session: Callable[[str | None], AwsSession],
     ) -> None:
         self._workspace = workspace
         self._location = location.rstrip("/")
@@ -173,7 +173,7 @@ class CodeDelivery:
             )
         size = self.manifest.size if self.manifest else 0
         if size > LARGEST_IN_REQUEST:
-            raise too_large(f"{size} bytes of code")
+            raise too_large(f"{size} bytes of code do not fit into a request of AWS Batch")
 
     # ---- what a `Shipment` has
 
@@ -207,19 +207,17 @@ class CodeDelivery:
             Store().keep_sources(self._snapshot)
         if not self._location:
             return {}
-        bucket = split_uri(self._location)[0]
-        session = self._session()
+        session = self._regional(split_uri(self._location)[0])
         with work_folder() as folder:
             layer = self._pack(str(Path(folder, "code")), progress)
             digest = layer.digest.partition(":")[2]
             uri = f"{self._location}/code/{digest}.tar.gz"
-            client = _regional(session, bucket)
-            s3 = S3(client)
+            s3 = S3(session)
             if not s3.has(uri):
                 s3.put(Path(layer.path), uri, progress, "code")
         ends = url_end(session)
         progress.done(f"{uri} has the code; the job can fetch it until {ends.astimezone():%Y-%m-%d %H:%M}")
-        return {_PLANNED[URL]: _presigned(client, uri), _PLANNED[DIGEST]: digest, **self._form(client)}
+        return {_PLANNED[URL]: _presigned(session, uri), _PLANNED[DIGEST]: digest, **self._form(session)}
 
     # ---- the request
 
@@ -286,6 +284,25 @@ class CodeDelivery:
 
         return LayerContent(tuple(sorted(entries)), read)
 
+    def _regional(self, bucket: str) -> AwsSession:
+        """Return the session of the bucket's region: a signature is valid there only.
+
+        Raises:
+            ConfigError: there is no such bucket.
+        """
+        session = self._session(None)
+        try:
+            description: Mapping[str, Any] | None = find_bucket(session, bucket)
+        except AwsForbiddenError:  # s3:ListBucket is missing; uploading tells the rest
+            return session
+        if description is None:
+            raise ConfigError(
+                f"there is no bucket {bucket}, which code_location names",
+                hint=f"Make it (`aws s3 mb s3://{bucket}`), or name another.",
+            )
+        region = description.get("BucketRegion") or session.region
+        return session if region == session.region else self._session(region)
+
     def _form(self, session: AwsSession) -> dict[str, str]:
         """Return the form by which the replicas send their results, by its planned reference."""
         if not self._results:
@@ -308,7 +325,10 @@ _PLACES = (
 
 def too_large(what: str) -> ConfigError:
     """Return the error for code that does not fit into a request."""
-    return ConfigError(f"{what} do not fit into a request of AWS Batch; nothing was submitted", hint=_PLACES)
+    return ConfigError(
+        f"{what}; nothing was submitted",
+        hint=f"{_PLACES} Large variables and arguments can go into a file of it.",
+    )
 
 
 def writes_to_log(role: Role) -> bool:
@@ -334,25 +354,6 @@ def url_end(session: AwsSession) -> datetime:
     if not temporary:
         return longest
     return min(longest, end or now + timedelta(hours=36))
-
-
-def _regional(session: AwsSession, bucket: str) -> AwsSession:
-    """Return a session of the bucket's region: a signature is valid there only.
-
-    Raises:
-        ConfigError: there is no such bucket.
-    """
-    try:
-        description: Mapping[str, Any] | None = find_bucket(session, bucket)
-    except AwsForbiddenError:  # s3:ListBucket is missing; uploading tells the rest
-        return session
-    if description is None:
-        raise ConfigError(
-            f"there is no bucket {bucket}, which code_location names",
-            hint=f"Make it (`aws s3 mb s3://{bucket}`), or name another.",
-        )
-    region = description.get("BucketRegion") or session.region
-    return session if region == session.region else AwsSession(region, session.profile)
 
 
 def _presigned(session: AwsSession, uri: str) -> str:

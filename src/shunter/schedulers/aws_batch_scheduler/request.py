@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shunter import __version__
+from shunter._toolkit.function_call import PAYLOAD
 from shunter.docker.image_reference import image_problem
 from shunter.errors import ConfigError, did_you_mean
 from shunter.redaction import Redactor
@@ -210,7 +211,10 @@ def _containers(
     """Return a group's container for the definition, and what this run overrides."""
     lasting = replica_command(group, aws_names.make_app_id(opts.queue, macros.app_id), macros.app_id, session)
     actual = replica_command(group, app_id, name, session)
-    env = {key: value for key, value in lasting.env.items() if key not in OF_THE_RUN}
+    of_the_run = OF_THE_RUN
+    if len(lasting.env.get(PAYLOAD, "")) <= MOST_OF_A_CALL:
+        of_the_run |= {PAYLOAD}  # so that calls of a function have one definition
+    env = {key: value for key, value in lasting.env.items() if key not in of_the_run}
     definition = {
         **container(group.role, opts, group.kind),
         "command": lasting.command,
@@ -286,6 +290,8 @@ def _shown(value: Any, key: str = "") -> Any:
 
 
 MOST_PARENTS = 20
+#: Characters of a call among a run's own variables, which have 8,192 with the signatures.
+MOST_OF_A_CALL = 2000
 _PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
 _EFS = re.compile(r"(?P<id>fs-[0-9a-zA-Z-]+)(?:@(?P<point>fsap-[0-9a-zA-Z-]+))?(?::(?P<root>/.*))?")
 

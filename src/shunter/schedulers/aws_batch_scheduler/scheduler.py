@@ -131,15 +131,13 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
             workspace = Workspace()
         if not workspace and not any(needs_toolkit(role) for role in app.roles):
             return None
-        return CodeDelivery(
-            app,
-            workspace,
-            location,
-            toolkit_in_image=bool(cfg.get("toolkit_in_image")),
-            session=partial(
-                self._jobs.session, cfg.get("region") or region_of_arn(cfg["queue"]), cfg.get("profile")
-            ),
-        )
+        own_region = cfg.get("region") or region_of_arn(cfg["queue"])
+
+        def session_of(region: str | None) -> AwsSession:
+            return self._jobs.session(region or own_region, cfg.get("profile"))
+
+        is_in_image = bool(cfg.get("toolkit_in_image"))
+        return CodeDelivery(app, workspace, location, toolkit_in_image=is_in_image, session=session_of)
 
     # ---- submitting
 
