@@ -293,12 +293,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def objects(moto: Moto) -> dict[str, str]:
-    """Return the keys of the objects of the server's bucket by their last parts."""
-    found = moto.client("s3").list_objects_v2(Bucket=moto.bucket).get("Contents", [])
-    return {each["Key"].rpartition("/")[2]: each["Key"] for each in found}
-
-
 @pytest.mark.slow
 def test_results_go_to_the_place_for_code_and_are_fetched(
     cli: CommandLine, moto: Moto, project: Path
@@ -320,13 +314,16 @@ def test_results_go_to_the_place_for_code_and_are_fetched(
     weights.unlink()
     assert "fetched" in cli("fetch", handle, "--to", str(target))
     assert weights.read_bytes() == result_jobs.WEIGHTS
+    again = cli("rerun", handle).split()[-1]
+    cli("wait", again)
+    assert "model/sub/weights" in cli("fetch", again, "--list")
     for words in (["describe", handle], ["describe", handle, "--json"], ["log", handle]):
         shown = cli(*words)
         assert "ignature" not in shown
         assert "AKIAEXAMPLE" not in shown
     for path in Path(cli.env["SHUNTER_HOME"]).rglob("*"):
         assert not path.is_file() or b"ignature=" not in path.read_bytes(), path
-    key = objects(moto)["results.tar.gz"]
+    key = f"team/results/{handle.rpartition(':')[2]}/train/0/results.tar.gz"
     moto.client("s3").put_object(Bucket=moto.bucket, Key=key, Body=b"not an archive")
     done = subprocess.run(
         [sys.executable, "-m", "shunter", "fetch", handle, "--to", str(project / "again")],
