@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import tarfile
 import uuid
@@ -15,15 +16,17 @@ from typing import Any
 import pytest
 
 import shunter
+from shunter import _toolkit
 from shunter.docker import images
 from shunter.docker.command import DockerCommand
+from shunter.errors import ConfigError
 from shunter.specs import AppState
 from tests import backends, grid_engine, ray_cluster
 from tests.aws.moto_server import Moto, running_batch
 from tests.functions import work
 from tests.sagemaker_endpoint import ROLE, running_endpoint
 from tests.slurm_cluster import shared_cluster as shared_slurm
-from tests.toolkit.image import make_image
+from tests.toolkit.image import docker, make_image
 
 
 @pytest.fixture(scope="session")
@@ -164,6 +167,43 @@ def test_a_result_that_another_has_written_is_not_read(place, project, batch_ser
     with pytest.raises(shunter.ResultError):
         shunter.job(futures[0].job.handle).result(10)
     assert not proof.exists()
+
+
+@pytest.fixture
+def image_with_toolkit(batch_server) -> Iterator[str]:
+    """An image in which the package shunter-toolkit is installed."""
+    name = f"shunter-test-{uuid.uuid4().hex[:12]}"
+    docker("create", "--name", name, batch_server.image, "true")
+    try:
+        docker("cp", str(Path(_toolkit.__file__).resolve().parent), f"{name}:/usr/lib/python3/dist-packages/")
+        docker("commit", name, f"{name}:1")
+    finally:
+        docker("rm", "-f", name)
+    yield f"{name}:1"
+    docker("rmi", "-f", f"{name}:1", check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["aws_batch"], indirect=True)
+def test_functions_need_no_bucket_if_the_image_has_the_toolkit(place, project, image_with_toolkit):
+    """Code and calls are in the request, and results come with the log."""
+    (project / "lessons.py").write_text("def repeat(text, count):\n    return text * count\n")
+    import lessons
+
+    name, options = place
+    del options["code_location"]
+    options |= {"image": image_with_toolkit, "toolkit_in_image": True}
+    with shunter.Executor(name, **options) as executor:
+        one = executor.submit(lessons.repeat, "ab", 300_000)
+        several = executor.map(lessons.repeat, ["a", "b"], [2, 3])
+        assert one.result(100) == "ab" * 300_000
+        assert list(several) == ["aa", "bbb"]
+        too_large = executor.submit(os.urandom, 2 << 20)
+        with pytest.raises(shunter.ResultError, match="1 MiB"):
+            too_large.result(100)
+    (project / "large").write_bytes(os.urandom(30_000))
+    with pytest.raises(ConfigError, match="AWS Batch takes 24576; nothing was submitted"):
+        shunter.Executor(name, **options)
 
 
 class Bomb:
