@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shunter.runner import get_runner
 from tests import result_jobs
+from tests.forked_command import run_shunter
 from tests.sagemaker_endpoint import running_endpoint
 
 
 @pytest.mark.slow
 def test_results_are_fetched_from_where_the_service_puts_them(
-    image: str, moto: str, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+    image: str, moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "project"
     project.mkdir()
@@ -28,8 +28,8 @@ def test_results_are_fetched_from_where_the_service_puts_them(
             handle = runner.run_component("train.script", arguments, "aws_sagemaker", options, workspace=".")
             runner.wait(handle)
             result_jobs.check_results(runner, handle)
-        done = cli("fetch", handle, "model/*", "--to", "here")
+        done = run_shunter("fetch", handle, "model/*", "--to", "here")
         assert done.returncode == 0, done.stderr
         assert (project / "here/model/sub/weights").read_bytes() == result_jobs.WEIGHTS
-        again = cli("fetch", handle, "model/*", "--to", "here")
+        again = run_shunter("fetch", handle, "model/*", "--to", "here")
         assert "unchanged" in again.stdout or "already" in again.stdout + again.stderr, again
