@@ -180,6 +180,10 @@ def test_results_with_a_place_need_no_form(scheduler: AWSBatchScheduler, code: P
 # ---- the program that fetches
 
 
+#: A status with which the connection breaks before all has come.
+BROKEN = 203
+
+
 class Server(http.server.BaseHTTPRequestHandler):
     """Gives each answer of a list once, the last one again and again."""
 
@@ -190,7 +194,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[:50] if status == BROKEN else body)
 
     def log_message(self, *words: object) -> None:
         pass
@@ -237,7 +241,7 @@ def start(folder: Path, url: str, content: bytes) -> subprocess.CompletedProcess
 
 def test_the_code_is_fetched_and_the_program_does_not_see_the_url(server: Any, tmp_path: Path) -> None:
     url, answers = server
-    answers += [(503, b"slow down"), (200, packed_code())]
+    answers += [(503, b"slow down"), (BROKEN, packed_code()), (200, packed_code())]
     done = start(tmp_path, url, packed_code())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("said a b\n")

@@ -6,6 +6,7 @@ what it leaves as one archive.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -76,7 +77,7 @@ def _post(form: Mapping[str, Any], path: str) -> str:
             problem = f"it answers {error.code} ({said.group(1) if said else error.reason})"
             if error.code < 500:
                 break
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             problem = str(getattr(error, "reason", error))
     return problem
 

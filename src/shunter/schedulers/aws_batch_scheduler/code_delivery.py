@@ -55,7 +55,7 @@ sys.exit(main(sys.argv[1:] or ["train"]))
 """
 
 _PROGRAM = """import base64, hashlib, io, os, re, shutil, sys, tarfile, tempfile, time
-import urllib.error, urllib.request
+import http.client, urllib.error, urllib.request
 def fail(text, code=1):
     print("shunter: " + text, file=sys.stderr)
     sys.exit(code)
@@ -77,7 +77,7 @@ def fetch(url, digest):
                 problem += ": the URL is valid for 7 days, or as long as the submitter's credentials"
             if error.code < 500:
                 break
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             problem = str(getattr(error, "reason", error))
         else:
             if sha.hexdigest() == digest:
