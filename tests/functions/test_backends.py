@@ -187,15 +187,15 @@ def image_with_toolkit(batch_server) -> Iterator[str]:
 @pytest.mark.parametrize("place", ["aws_batch"], indirect=True)
 def test_functions_need_no_bucket_if_the_image_has_the_toolkit(place, project, image_with_toolkit):
     """Code and calls are in the request, and results come with the log."""
-    (project / "lessons.py").write_text("def repeat(text, count):\n    return text * count\n")
-    import lessons
+    (project / "repeating.py").write_text("def repeat(text, count):\n    return text * count\n")
+    import repeating  # type: ignore[import-not-found]
 
     name, options = place
     del options["code_location"]
     options |= {"image": image_with_toolkit, "toolkit_in_image": True}
     with shunter.Executor(name, **options) as executor:
-        one = executor.submit(lessons.repeat, "ab", 300_000)
-        several = executor.map(lessons.repeat, ["a", "b"], [2, 3])
+        one = executor.submit(repeating.repeat, "ab", 300_000)
+        several = executor.map(repeating.repeat, ["a", "b"], [2, 3])
         assert one.result(100) == "ab" * 300_000
         assert list(several) == ["aa", "bbb"]
         too_large = executor.submit(os.urandom, 2 << 20)
