@@ -15,19 +15,20 @@ _MOTO = (
     "from moto.server import DomainDispatcherApplication, create_backend_app\n"
     "from werkzeug.serving import make_server\n"
     "app = DomainDispatcherApplication(create_backend_app)\n"
-    "server = make_server('127.0.0.1', 0, app, threaded=True)\n"
+    "import sys\n"
+    "server = make_server(sys.argv[1], 0, app, threaded=True)\n"
     "print(server.server_port, flush=True)\n"
     "server.serve_forever()\n"
 )
 
 
 @contextmanager
-def running_moto(**env: str) -> Iterator[str]:
-    """Run a moto server, with these variables; gives its URL."""
+def running_moto(address: str = "127.0.0.1", **env: str) -> Iterator[str]:
+    """Run a moto server at an address of this machine, with these variables; gives its URL."""
     backends.need("moto")
     keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
     with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", _MOTO],
+        [sys.executable, "-W", "ignore", "-c", _MOTO, address],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -35,7 +36,7 @@ def running_moto(**env: str) -> Iterator[str]:
     ) as server:
         assert server.stdout is not None
         try:
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+            yield f"http://{address}:{int(server.stdout.readline())}"
         finally:
             server.kill()
 

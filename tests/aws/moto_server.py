@@ -26,12 +26,14 @@ class Moto:
         queue: name of a job queue.
         image: an image with sh and the usual small tools.
         role: ARN of a role that containers may have.
+        bucket: name of a bucket of S3.
     """
 
     def __init__(self, url: str, image: str) -> None:
         self.url = url
         self.image = image
         self.queue = f"queue-{uuid.uuid4().hex[:8]}"
+        self.bucket = f"bucket-{uuid.uuid4().hex[:8]}"
         self._prepare()
 
     def environ(self) -> dict[str, str]:
@@ -55,6 +57,7 @@ class Moto:
         )
 
     def _prepare(self) -> None:
+        self.client("s3").create_bucket(Bucket=self.bucket)
         ec2, iam, batch = self.client("ec2"), self.client("iam"), self.client("batch")
         vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
         subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
@@ -93,7 +96,9 @@ def running_batch() -> Iterator[Moto]:
     make_image(image)
     network = image.replace(":", "-")  # not the daemon's own, which others use
     docker("network", "create", network)
-    with running_moto(MOTO_DOCKER_NETWORK_NAME=network, MOTO_IAM_LOAD_MANAGED_POLICIES="false") as url:
+    gateway = docker("network", "inspect", network, "--format", "{{(index .IPAM.Config 0).Gateway}}").stdout
+    options = {"MOTO_DOCKER_NETWORK_NAME": network, "MOTO_IAM_LOAD_MANAGED_POLICIES": "false"}
+    with running_moto(gateway.strip(), **options) as url:  # where the jobs' containers reach it too
         try:
             yield Moto(url, image)
         finally:

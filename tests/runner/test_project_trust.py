@@ -43,7 +43,8 @@ mem_per memory metadata metric_definitions model_channel_name node_selector node
 partition pe placement placement_timeout platform priority priority_class project qos queue quiet
 requeue replicas_per_node reservation reserve reserved_memmb reserved_millicpu resources retry
 retry_on retry_rules segment share_id shm_size slots smp_pe switches tags time timeout tolerations
-toolkit topology training_plan training_repository_access_mode ttl ulimits use_spot_instances user
+toolkit toolkit_in_image topology
+training_plan training_repository_access_mode ttl ulimits use_spot_instances user
 validate_spec volume_size workload_priority image_secret coscheduler_name network
 priority_class_name
 """

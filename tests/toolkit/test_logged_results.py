@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import tarfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_results_come_back_and_are_not_shown(tmp_path: Path) -> None:
     (base / "output/.failure.reserve").write_bytes(b"0" * 4096)
     text = written(base, tmp_path)
     lines = text.splitlines(keepends=True)
-    assert max(map(len, lines)) < 16 << 10
+    assert max(map(len, lines)) <= 4096
     assert logged_results.without_results(text) == b"first\nno line end\n"
     results = logged_results.read(lines)
     assert results is not None
@@ -55,6 +56,34 @@ def test_results_come_back_and_are_not_shown(tmp_path: Path) -> None:
     mixed = [*others, *(line for each in lines for line in (each, b"other\n")), *others]
     assert logged_results.read(mixed) == results
     assert logged_results.read([line for line in lines if b" 2 " not in line]) is None
+    assert logged_results.read(reversed(lines)) == packed
+
+
+def test_results_survive_what_others_write_to_the_same_pipe(tmp_path: Path) -> None:
+    (tmp_path / "ml/model").mkdir(parents=True)
+    weights = os.urandom(300_000)
+    (tmp_path / "ml/model/weights").write_bytes(weights)
+    reader, writer = os.pipe()
+    stop = threading.Event()
+
+    def make_noise() -> None:
+        while not stop.is_set():
+            os.write(writer, b"epoch 1 loss 0.5 ")  # without line ends, as progress bars do
+
+    def write() -> None:
+        noise = threading.Thread(target=make_noise)
+        noise.start()
+        logged_results.write(Layout(str(tmp_path / "ml")), writer)
+        stop.set()
+        noise.join()
+        os.close(writer)
+
+    threading.Thread(target=write).start()
+    with open(reader, "rb") as log:
+        packed = logged_results.read(log)
+    assert packed is not None
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        assert archive.extractfile("model/weights").read() == weights  # type: ignore[union-attr]
 
 
 def test_large_results_stay_where_they_are(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -273,6 +273,11 @@ _TABLE = [
     Cause("dependency", "never started: a job that it waits for did not end as required"),
     Cause("submission", "was never started", "Submit it again."),
     Cause(
+        "lost_code",
+        "could not fetch its code",
+        "`shunter rerun` submits it with a new URL. URLs last 7 days, or as long as the credentials.",
+    ),
+    Cause(
         "removed", "was removed while it ran", "Somebody or something removed its container. Run it again."
     ),
     Cause("supervisor", "was lost with its supervisor", "Something killed it. Run it again."),
@@ -326,6 +331,7 @@ _RULES = [
         r"time limit|TIMEOUT\b|DeadlineExceeded|MaxRuntimeExceeded|TERM_RUNLIMIT|"
         r"deadline has passed"
     )),
+    Rule("lost_code", LOG, r"^shunter: cannot fetch the job's code: "),
     Rule("hung", SCHEDULER, r"because it hung\b"),
     Rule("hung", LOG, r" shunter-toolkit ERROR .* was stopped because it hung: no output for "),
     Rule("image", SCHEDULER, (

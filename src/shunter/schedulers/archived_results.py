@@ -77,8 +77,11 @@ class ArchivedResults:
         try:
             file = self._open_file()
             weakref.finalize(self, file.close)
-            self._tar = tarfile.open(fileobj=_Content(file), mode="r:")  # noqa: SIM115
+            content = _Content(file)
+            self._tar = tarfile.open(fileobj=content, mode="r:")  # noqa: SIM115
             members = {posixpath.normpath(member.name): member for member in self._tar}
+            while content.read(BLOCK):  # gzip compares its checksum at the end
+                pass
         except (*_DAMAGED, OSError) as error:
             self._tar = None
             raise self._damaged(error) from error
@@ -89,10 +92,10 @@ class ArchivedResults:
                 continue
             if posixpath.isabs(name) or ".." in parts:
                 self.left_out.append(f"{path} lies outside of the archive")
-            elif (content := _content_of(name, members)) is None:
+            elif (target := _content_of(name, members)) is None:
                 self.left_out.append(f"{path} is a link that leads out of the results, or no file")
-            elif not content.isdir():
-                self._members[path] = content
+            elif not target.isdir():
+                self._members[path] = target
 
     def _damaged(self, error: Exception) -> BackendError:
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -20,8 +20,8 @@ from shunter.schedulers.responses import DescribeAppResponse
 from shunter.specs.status import is_terminal
 from shunter.specs.training import checkpoints_in
 
-#: Archives that jobs send, and the directory whose files each has; the names are SageMaker's.
-_ARCHIVES = {"model.tar.gz": "model", "output.tar.gz": "output/data"}
+#: Archives that jobs send, and the directory whose files each has; the first two names are SageMaker's.
+_ARCHIVES = {"model.tar.gz": "model", "output.tar.gz": "output/data", "results.tar.gz": ""}
 #: Folders that jobs send, unpacked.
 _FOLDERS = {
     "model": "model",
@@ -204,7 +204,7 @@ class SentResults:
             yield from self._read(self._items[path], offset)
             return
         for _, archive in self._archives.values():
-            if path.startswith(f"{archive.prefix}/"):
+            if not archive.prefix or path.startswith(f"{archive.prefix}/"):
                 yield from archive.read(path, offset)
                 return
         raise no_such_file(path)

@@ -285,6 +285,57 @@ def test_the_container_tells_of_its_end(moto: Moto, training_image: str) -> None
     assert response.state is AppState.FAILED
 
 
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_results_go_to_the_place_for_code_and_are_fetched(
+    cli: CommandLine, moto: Moto, project: Path
+) -> None:
+    """Code by a presigned URL, results by a form: the container has neither role nor tools of AWS."""
+    (project / "train.py").write_text(result_jobs.SCRIPT)
+    options = f"queue={moto.queue},code_location=s3://{moto.bucket}/team"
+    words = ["--script", "train.py", "--image", moto.image, "--memMB", "256"]
+    handle = cli("run", "-s", "aws_batch", "-cfg", options, "train.script", *words).split()[-1]
+    cli("wait", handle)
+    with get_runner() as runner:
+        result_jobs.check_results(runner, handle)
+    target = project / "fetched"
+    cli("fetch", handle, "model/*", "--to", str(target))
+    assert (target / "model/sub/weights").read_bytes() == result_jobs.WEIGHTS
+    assert not (target / "output").exists()
+    # a part that came before is gone on with
+    weights = target / "model/sub/weights"
+    weights.unlink()
+    assert "fetched" in cli("fetch", handle, "--to", str(target))
+    assert weights.read_bytes() == result_jobs.WEIGHTS
+    again = cli("rerun", handle).split()[-1]
+    cli("wait", again)
+    assert "model/sub/weights" in cli("fetch", again, "--list")
+    for words in (["describe", handle], ["describe", handle, "--json"], ["log", handle]):
+        shown = cli(*words)
+        assert "ignature" not in shown
+        assert "AKIAEXAMPLE" not in shown
+    for path in Path(cli.env["SHUNTER_HOME"]).rglob("*"):
+        assert not path.is_file() or b"ignature=" not in path.read_bytes(), path
+    key = f"team/results/{handle.rpartition(':')[2]}/train/0/results.tar.gz"
+    moto.client("s3").put_object(Bucket=moto.bucket, Key=key, Body=b"not an archive")
+    done = subprocess.run(
+        [sys.executable, "-m", "shunter", "fetch", handle, "--to", str(project / "again")],
+        capture_output=True,
+        text=True,
+        env=cli.env,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert f"cannot read s3://{moto.bucket}/{key}" in done.stderr
+
+
 @pytest.mark.slow
 def test_small_results_come_with_the_log(moto: Moto, training_image: str) -> None:
     document = {"version": 1, "name": "job", "program": "t.py", "code": "/tmp", "host_count": 1}

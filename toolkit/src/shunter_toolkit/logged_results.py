@@ -23,25 +23,29 @@ from typing import NamedTuple
 from . import archive, log
 from .layout import Layout
 
+#: The variable with the form by which `posted_results` sends them; whoever has it can write below its prefix.
+FORM = "SHUNTER_RESULTS_SECRET"
 #: Begins each line. What is before it on the line is the script's, whose last line may lack its end.
 MARK = b"@shunter-results@ "
 #: How large the packed results in stdout may be, and how large results may be before they are packed.
 MOST_BYTES, MOST_UNPACKED = 1 << 20, 64 << 20
-#: Bytes in a line: container engines cut lines of 16 KiB in base64 with what is before them.
-LINE_BYTES = 9 << 10
+#: Bytes in a line: what the line has in base64 is written in one piece, also where others write to the same
+#: pipe (PIPE_BUF is 4096).
+LINE_BYTES = 2880
 #: How many lines there can be in stdout, and in all.
-MOST_LINES, MOST_NUMBER = MOST_BYTES // LINE_BYTES + 3, 9999
+MOST_LINES, MOST_NUMBER = MOST_BYTES // LINE_BYTES + 3, 99_999
 #: Names the folder and the number of the files for larger results: ``FOLDER:COUNT``.
 FILES = "SHUNTER_RESULT_FILES"
 #: Lines in such a file: with what engines add, less than the 10 MiB at which the kubelet rotates a log.
-FILE_LINES = 800
+FILE_LINES = 2560
 FILE_BYTES = FILE_LINES * LINE_BYTES
 #: How many results are put together at the same time: an attempt that was killed has written a part of one.
 _MOST_GROUPS = 8
+_KINDS = ("output", "model", "checkpoints")
 _INTERNAL = "output/.failure.reserve"
 _LINE = re.compile(
-    rb"([0-9a-f]{12}) (?:(\d{1,4}) ([A-Za-z0-9+/=]*)"
-    rb"|end (\d{1,4}) ([0-9a-f]{64})(?: without ([a-z,]+))?)\s*\Z"
+    rb"([0-9a-f]{12}) (?:(\d{1,5}) ([A-Za-z0-9+/=]*)"
+    rb"|end (\d{1,5}) ([0-9a-f]{64})(?: without ([a-z,]+))?)\s*\Z"
 )
 
 
@@ -67,7 +71,8 @@ def write(layout: Layout, descriptor: int = 1) -> None:
             for number, part in enumerate(parts)
         ]
         if len(packed) <= MOST_BYTES:
-            _write(descriptor, b"".join(lines))
+            for line in lines:  # each in one piece
+                _write(descriptor, line)
         else:
             for start in range(0, len(lines), FILE_LINES):
                 with open(os.path.join(folder, str(start // FILE_LINES)), "wb") as file:
@@ -85,7 +90,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 def _packed(layout: Layout, most: int) -> LoggedResults | None:
     """Return the packed results, without directories that are too large; None if nothing is left."""
-    entries = {name: _entries(layout, name) for name in ("output", "model", "checkpoints")}
+    entries = {name: _entries(layout, name) for name in _KINDS}
     kept = [name for name in entries if entries[name]]
     left_out: list[str] = []
     packed = b""
@@ -102,6 +107,11 @@ def _packed(layout: Layout, most: int) -> LoggedResults | None:
             f"{', '.join(left_out)}. Run the job with --output s3://BUCKET/PREFIX."
         )
     return LoggedResults(packed, tuple(left_out)) if packed else None
+
+
+def result_entries(layout: Layout) -> list[tuple[str, str]]:
+    """Return what a job leaves, as names in an archive and paths."""
+    return [entry for name in _KINDS for entry in _entries(layout, name)]
 
 
 def _entries(layout: Layout, name: str) -> list[tuple[str, str]]:
@@ -140,24 +150,28 @@ def without_results(data: bytes) -> bytes:
 def read(lines: Iterable[bytes]) -> LoggedResults | None:
     """Return the results of a log: the last that are complete; None if there are none."""
     parts: dict[bytes, dict[int, bytes]] = {}
+    ends: dict[bytes, tuple[int, str, tuple[str, ...]]] = {}
     results = None
     for line in lines:
         match = _LINE.match(line.partition(MARK)[2])
         if match is None:
             continue
         key, number, text, count, digest, without = match.groups()
-        if number is not None:
-            if key not in parts and len(parts) == _MOST_GROUPS:  # lines that only look like ours
-                del parts[next(iter(parts))]
-            own = parts.setdefault(key, {})
-            if int(number) < MOST_NUMBER and len(text) <= 2 * LINE_BYTES:
-                try:
-                    own[int(number)] = base64.b64decode(text)
-                except binascii.Error:
-                    continue
-        elif sorted(parts.get(key, {})) == list(range(int(count))):
-            whole = b"".join(parts[key][index] for index in range(int(count)))
-            if hashlib.sha256(whole).hexdigest().encode() == digest:
-                left_out = without.decode().split(",") if without else ()
-                results = LoggedResults(whole, tuple(left_out))
+        if key not in parts and len(parts) == _MOST_GROUPS:  # lines that only look like ours
+            oldest = next(iter(parts))
+            del parts[oldest]
+            ends.pop(oldest, None)
+        own = parts.setdefault(key, {})
+        if number is None:
+            ends[key] = int(count), digest.decode(), tuple(without.decode().split(",") if without else ())
+        elif int(number) < MOST_NUMBER and len(text) <= 2 * LINE_BYTES:
+            try:
+                own[int(number)] = base64.b64decode(text)
+            except binascii.Error:
+                continue
+        length, expected, left_out = ends.get(key, (-1, "", ()))  # services do not always keep the order
+        if len(own) == length and sorted(own) == list(range(length)):
+            whole = b"".join(own[index] for index in range(length))
+            if hashlib.sha256(whole).hexdigest() == expected:
+                results = LoggedResults(whole, left_out)
     return results

@@ -68,6 +68,8 @@ class Training:
         self.notice = EndNotice(os.environ)  # takes its variables out of the environment
         self._line: list[str] = []
         self.status = 0
+        # taken out of the environment, so that the script does not get it
+        self.results_form = os.environ.pop(logged_results.FORM, "")
 
     def run(self) -> int:
         """Run the job and return the exit code. Never raises."""
@@ -88,12 +90,21 @@ class Training:
             if text:
                 log.write(log.WARNING if report.stopped else log.ERROR, text)
         if self.job is not None and self.job.output.get("log"):
-            logged_results.write(self.layout)
+            self._return_results()
         if self.job is not None:
             self.layout.hand_over(*self.job.local_targets())
         code = 0 if report is None else report.exit_code
         self.notice.send(report, code, self.masker)
         return code
+
+    def _return_results(self) -> None:
+        """Send the results by the form that came with the job, or write small ones to the log."""
+        if self.results_form:
+            from . import posted_results  # its clients of HTTP take longer to load than most jobs need
+
+            if posted_results.send(self.layout, self.results_form):
+                return
+        logged_results.write(self.layout)
 
     def _attempt(self) -> failure.Report | None:
         """Prepare and run the script; return the failure, None after success."""

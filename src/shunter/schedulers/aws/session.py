@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from shunter import __version__
-from shunter.errors import ShunterError
+from shunter.errors import ConfigError, ShunterError
 from shunter.schedulers.aws.aws_errors import AwsError, missing_sdk, translate
 
 CONNECT_SECONDS = 5
@@ -147,6 +148,18 @@ class AwsSession:
         except Exception:  # only used to complete another message
             return ""
 
+    def credentials_end(self) -> tuple[bool, datetime | None]:
+        """Return whether the credentials are temporary, and when they end; None if that is not known.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        credentials = self._sdk().get_credentials()
+        if credentials is None:
+            raise ConfigError("there are no credentials for AWS", hint="`aws configure` makes them.")
+        token = credentials.get_frozen_credentials().token
+        return bool(token), getattr(credentials, "_expiry_time", None)
+
     def close(self) -> None:
         """Close the connections. May be called more than once."""
         with self._lock:
@@ -178,6 +191,8 @@ class AwsSession:
             user_agent_extra=f"shunter/{__version__}",
             # some operations add a host prefix, which a configured endpoint does not have
             inject_host_prefix=not any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ),
+            # by itself the SDK signs URLs of some regions by the old version, which new buckets refuse
+            signature_version="s3v4" if service == "s3" else None,
         )
         client = session.create_client(service, region_name=self._region, config=config)
         client.meta.events.register("after-call", refuse_foreign)

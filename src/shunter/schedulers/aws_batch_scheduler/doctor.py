@@ -18,7 +18,9 @@ from shunter.schedulers.aws.doctor import (
     partition_and_account,
 )
 from shunter.schedulers.aws.iam import allow, find_role, policy, pushing, role_problem
+from shunter.schedulers.aws.s3 import find_bucket, split_uri
 from shunter.schedulers.aws.session import AwsSession
+from shunter.schedulers.aws_batch_scheduler.code_delivery import url_end
 from shunter.schedulers.aws_batch_scheduler.observe import DEFAULT_LOG_GROUP, needs_of
 from shunter.schedulers.aws_batch_scheduler.reasons import describe_queue, queue_problems
 from shunter.schedulers.aws_batch_scheduler.request import BatchJob
@@ -51,6 +53,7 @@ def examine(session: AwsSession, cfg: Mapping[str, Any]) -> list[Check]:
         ),
         ("log group", lambda: _log_group(session, cfg)),
         ("image", lambda: image(session, cfg.get("image_repo"))),
+        ("code_location", lambda: _code_location(session, cfg.get("code_location"))),
     ]
     for name, look in looks:
         checks += guarded(name, look)
@@ -153,6 +156,23 @@ def _log_group(session: AwsSession, cfg: Mapping[str, Any]) -> Iterator[Check]:
         )
 
 
+def _code_location(session: AwsSession, location: str | None) -> Iterator[Check]:
+    if not location:
+        return
+    bucket, end = split_uri(location)[0], url_end(session)
+    if find_bucket(session, bucket) is None:
+        yield Check("code_location", False, f"there is no bucket {bucket}", f"aws s3 mb s3://{bucket}")
+        return
+    text = f"jobs that are submitted now can fetch their code until {end.astimezone():%Y-%m-%d %H:%M}"
+    if session.credentials_end()[0]:
+        hint = (
+            "The credentials are temporary, and the URLs end with them. With a user's own they last 7 days."
+        )
+        yield Check("code_location", None, text, hint)
+    else:
+        yield Check("code_location", True, text)
+
+
 def _policy(session: AwsSession, cfg: Mapping[str, Any], who: str) -> Check:
     """Show the least permissions for jobs with these options."""
     partition, account = partition_and_account(who)
@@ -175,6 +195,13 @@ def _policy(session: AwsSession, cfg: Mapping[str, Any], who: str) -> Check:
     ]
     if roles := [cfg[name] for name in ("execution_role_arn", "job_role_arn") if cfg.get(name)]:
         statements.append(allow("PassRoles", ["iam:PassRole"], roles, PassedToService=_CONTAINER_SERVICE))
+    if location := cfg.get("code_location"):
+        bucket, prefix = split_uri(location)
+        objects = f"arn:{partition}:s3:::{'/'.join(filter(None, (bucket, prefix)))}/*"
+        statements.append(
+            allow("Code", ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"], [objects])
+        )
+        statements.append(allow("Buckets", ["s3:ListBucket"], [f"arn:{partition}:s3:::{bucket}"]))
     if repository := ECR_IMAGE.fullmatch(cfg.get("image_repo") or ""):
         statements += pushing(f"arn:{partition}:ecr:{place}:repository/{repository['name']}")
     text = f"what {who or 'the identity'} needs at least:\n{json.dumps(policy(statements), indent=2)}"

@@ -39,6 +39,15 @@ class AWSBatchOpts(HangOpts, RetryOpts, NotifyOpts):
         default=None,
         needs_trust=DESTINATION,
     )
+    code_location: str | None = option(
+        "folder of S3 for code when there is no image_repo, s3://BUCKET/PREFIX: containers fetch it by a "
+        "presigned URL, and send results there that have no other place",
+        default=None,
+        needs_trust=DESTINATION,
+    )
+    toolkit_in_image: bool = option(
+        "the images have the package shunter-toolkit, so the toolkit does not travel", default=False
+    )
     quiet: bool = option("show no progress while an image is made and pushed", default=False)
     job_role_arn: str | None = option(
         "ARN of the role that the program has in AWS", default=None, needs_trust=CREDENTIALS

@@ -18,7 +18,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from shunter._toolkit import function_call
 from shunter.errors import ConfigError
+from shunter.schedulers.aws_batch_scheduler.code_delivery import FORM, RESULTS, STARTER, URL
 from shunter.schedulers.toolkit_supervision import NOTIFY
 from shunter.specs.app import AppDef, RetryPolicy, Role, macros
 from shunter.specs.handles import make_app_handle
@@ -113,7 +115,10 @@ REPLICA_INDEX = "TORCHX_REPLICA_IDX"
 RANK0_HOST = "TORCHX_RANK0_HOST"
 MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 #: Variables that differ between runs of the same job.
-OF_THE_RUN = frozenset({JOB_ID, "TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID", NOTIFY})
+OF_THE_RUN = frozenset(
+    {JOB_ID, "TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID", NOTIFY}
+    | {URL, RESULTS, FORM, function_call.KEY}
+)
 
 # Placeholder of the index until the script is written, in private characters that users do not type.
 _INDEX = "\ue000replica\ue001"
@@ -180,8 +185,11 @@ def _quoted(text: str) -> str:
 def original_command(command: list[str]) -> list[str]:
     """Return the program and arguments that a command was made from, with the macro for the index."""
     if command[:2] != SHELL or len(command) < 3 or not command[2].startswith(f"export {REPLICA_INDEX}="):
-        return list(command)
-    if command[2].endswith('; exec "$@"'):
-        return command[4:]
-    words = shlex.split(command[2].rpartition("; exec ")[2])
-    return [word.replace(f"${REPLICA_INDEX}", macros.replica_id) for word in words]
+        words = list(command)
+    elif command[2].endswith('; exec "$@"'):
+        words = command[4:]
+    else:
+        words = shlex.split(command[2].rpartition("; exec ")[2])
+        words = [word.replace(f"${REPLICA_INDEX}", macros.replica_id) for word in words]
+    is_started = tuple(words[: len(STARTER)]) == STARTER
+    return words[len(STARTER) :] if is_started else words

@@ -6,14 +6,16 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shunter import __version__
+from shunter._toolkit.function_call import PAYLOAD
 from shunter.docker.image_reference import image_problem
 from shunter.errors import ConfigError, did_you_mean
 from shunter.redaction import Redactor
 from shunter.schedulers.aws import aws_names
+from shunter.schedulers.aws_batch_scheduler.code_delivery import CodeDelivery
 from shunter.schedulers.aws_batch_scheduler.options import FARGATE, AWSBatchOpts
 from shunter.schedulers.aws_batch_scheduler.replicas import (
     ARRAY,
@@ -87,13 +89,16 @@ class BatchJob:
         return str(self)
 
 
-def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
+def make_request(
+    app: AppDef, cfg: Mapping[str, Any], session: str, code: CodeDelivery | None = None
+) -> BatchJob:
     """Make a job's requests and check them offline, without changing the job.
 
     Args:
         app: the job.
         cfg: resolved options.
         session: the session of the job's handle.
+        code: the code that travels without an image.
 
     Raises:
         ConfigError: Batch cannot run the job, or would refuse a request; all problems are reported.
@@ -112,7 +117,10 @@ def make_request(app: AppDef, cfg: Mapping[str, Any], session: str) -> BatchJob:
     name = make_unique(f"{app.name}-{opts.share_id}" if opts.share_id else app.name)
     app_id = aws_names.make_app_id(opts.queue, name)
     tags = _tags(app, opts)
-    containers = [(group.target_nodes, *_containers(group, opts, app_id, name, session)) for group in groups]
+    containers = [
+        (group.target_nodes, *_containers(_with_code(group, code, name), opts, app_id, name, session))
+        for group in groups
+    ]
     if kind == MULTINODE:
         definition, overrides = _multinode(groups, containers)
     else:
@@ -203,7 +211,10 @@ def _containers(
     """Return a group's container for the definition, and what this run overrides."""
     lasting = replica_command(group, aws_names.make_app_id(opts.queue, macros.app_id), macros.app_id, session)
     actual = replica_command(group, app_id, name, session)
-    env = {key: value for key, value in lasting.env.items() if key not in OF_THE_RUN}
+    of_the_run = OF_THE_RUN
+    if len(lasting.env.get(PAYLOAD, "")) <= MOST_OF_A_CALL:
+        of_the_run |= {PAYLOAD}  # so that calls of a function have one definition
+    env = {key: value for key, value in lasting.env.items() if key not in of_the_run}
     definition = {
         **container(group.role, opts, group.kind),
         "command": lasting.command,
@@ -214,6 +225,14 @@ def _containers(
     if actual.command != lasting.command:
         override["command"] = actual.command
     return definition, override
+
+
+def _with_code(group: Group, code: CodeDelivery | None, name: str) -> Group:
+    """Give a group's replicas the variables by which they get the job's code."""
+    if code is None:
+        return group
+    env = {**group.role.env, **code.variables(group.role, name)}
+    return replace(group, role=replace(group.role, env=env))
 
 
 def _multinode(
@@ -271,6 +290,8 @@ def _shown(value: Any, key: str = "") -> Any:
 
 
 MOST_PARENTS = 20
+#: Characters of a call among a run's own variables, which have 8,192 with the signatures.
+MOST_OF_A_CALL = 2000
 _PERMISSIONS = {"r": "READ", "w": "WRITE", "m": "MKNOD"}
 _EFS = re.compile(r"(?P<id>fs-[0-9a-zA-Z-]+)(?:@(?P<point>fsap-[0-9a-zA-Z-]+))?(?::(?P<root>/.*))?")
 

@@ -5,12 +5,14 @@ What RegisterJobDefinition and SubmitJob refuse at once is not repeated here.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shunter.errors import ConfigError, did_you_mean, refuse
 from shunter.schedulers.aws.service_model import problems_of, shape_of
+from shunter.schedulers.aws_batch_scheduler.code_delivery import check_location, too_large
 from shunter.schedulers.aws_batch_scheduler.options import (
     EC2,
     FARGATE,
@@ -24,6 +26,8 @@ from shunter.specs.training import CALL_KEY, lost_results, script_of, specificat
 from shunter.workspace.directory_shipment import program_problem
 from shunter.workspace.manifest import Manifest
 
+#: In bytes and characters: "AWS Batch service quotas" of the user guide, and ECS's RunTask for the overrides.
+LARGEST_DEFINITION, LARGEST_SUBMISSION, LARGEST_OVERRIDES = 24 << 10, 30 << 10, 8192
 _ROLE = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 
 
@@ -44,6 +48,7 @@ def check_requests(job_def: dict[str, Any], submission: dict[str, Any]) -> None:
     """
     for operation, params in (("RegisterJobDefinition", job_def), ("SubmitJob", submission)):
         refuse(f"AWS Batch would refuse {operation}", problems_of("batch", operation, params))
+    check_sizes(job_def, submission)
     ranges = (job_def.get("nodeProperties") or {}).get("nodeRangeProperties", [])
     types = {each["container"].get("instanceType") for each in ranges}
     if len(types) > 1:
@@ -51,7 +56,37 @@ def check_requests(job_def: dict[str, Any], submission: dict[str, Any]) -> None:
         raise ConfigError(f"all nodes of a multi-node job have one instance type; the roles ask for {shown}")
 
 
+def check_sizes(job_def: dict[str, Any], submission: dict[str, Any]) -> None:
+    """Check that both requests are as small as Batch demands.
+
+    Raises:
+        ConfigError: one is too large.
+    """
+    overrides = [submission.get("containerOverrides") or {}]
+    nodes = (submission.get("nodeOverrides") or {}).get("nodePropertyOverrides") or []
+    overrides += [each["containerOverrides"] for each in nodes]
+    sizes = [
+        ("the job's definition has", _size_of(job_def), LARGEST_DEFINITION),
+        ("the request to submit it has", _size_of(submission), LARGEST_SUBMISSION),
+        *(
+            ("a container's own variables and command have", _size_of(each), LARGEST_OVERRIDES)
+            for each in overrides
+        ),
+    ]
+    for what, size, largest in sizes:
+        if size > largest:
+            raise too_large(f"{what} {size} bytes, and AWS Batch takes {largest}")
+
+
+def _size_of(request: dict[str, Any]) -> int:
+    return len(
+        json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    )
+
+
 def _option_problems(opts: AWSBatchOpts) -> Iterator[str]:
+    if opts.code_location is not None and (problem := check_location(opts.code_location)):
+        yield problem
     if opts.priority and opts.share_id is None:
         yield "priority needs share_id: only queues with a scheduling policy have priorities"
     if opts.platform not in PLATFORMS:
@@ -84,21 +119,26 @@ def node_range(text: str, count: int) -> tuple[int, int]:
     return start, (int(last) if last else count - 1) + 1 if colon else start + 1
 
 
-def training_warnings(roles: Iterable[Role], manifest: Manifest | None) -> Iterator[str]:
+def training_warnings(
+    roles: Iterable[Role], manifest: Manifest | None, *, sends_results: bool = False
+) -> Iterator[str]:
     """Yield warnings for roles that run scripts under the toolkit: lost results, likely failures.
 
-    ``manifest`` is the code that travels with the job, if any.
+    Args:
+        roles: the job's roles.
+        manifest: the code that travels with the job, if any.
+        sends_results: whether results without a place are sent to that of the code.
     """
     for role in roles:
         spec = specification(role.metadata)
         if not spec:
             continue
-        lost = lost_results(spec, (mount.dst_path for mount in role.mounts))
+        lost = "" if sends_results else lost_results(spec, (mount.dst_path for mount in role.mounts))
         if lost and CALL_KEY not in role.metadata:  # what a function returns comes with the log
             yield (
                 f"role {role.name!r}: Batch deletes containers with their files, so what the script writes to"
                 f" {lost} is lost when it ends, but for 1 MiB that comes with its log (shunter fetch): name a"
-                " place for results, as in --output s3://bucket/prefix"
+                " place for results, as in --output s3://bucket/prefix, or for the code: -cfg code_location=s3://bucket/prefix"
             )
         script = script_of(role.args, role.metadata)
         if manifest is not None and script and not script.startswith(("/", "..")):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import builtins
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from shunter._toolkit.store import Store
 from shunter.errors import ConfigError, ShunterError, UnknownAppException
 from shunter.schedulers.api import (
     Check,
@@ -32,6 +33,7 @@ from shunter.schedulers.aws.batch_jobs import JobRef, KnownJobs, cancelled_by, c
 from shunter.schedulers.aws.session import AwsSession
 from shunter.schedulers.aws.session_manager import run_in_task
 from shunter.schedulers.aws_batch_scheduler import observe
+from shunter.schedulers.aws_batch_scheduler.code_delivery import RESULTS, CodeDelivery
 from shunter.schedulers.aws_batch_scheduler.doctor import examine, examine_job
 from shunter.schedulers.aws_batch_scheduler.housekeeping import delete, unused
 from shunter.schedulers.aws_batch_scheduler.logs import read_logs
@@ -44,7 +46,7 @@ from shunter.schedulers.aws_batch_scheduler.request import (
     make_request,
     rename_by_content,
 )
-from shunter.schedulers.aws_batch_scheduler.rules import training_warnings
+from shunter.schedulers.aws_batch_scheduler.rules import check_sizes, training_warnings
 from shunter.schedulers.aws_batch_scheduler.submission import (
     register_definition,
     submit_once,
@@ -53,12 +55,15 @@ from shunter.schedulers.aws_batch_scheduler.submission import (
 from shunter.schedulers.capabilities import ALL_MOUNTS, Capabilities
 from shunter.schedulers.kept_results import ResultPlace
 from shunter.schedulers.lines import check_combined, check_replicas
-from shunter.schedulers.sent_results import results_sent_by
+from shunter.schedulers.sent_results import SentResults, results_sent_by
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import is_terminal
+from shunter.specs.training import CALL_KEY
+from shunter.specs.workspace import Workspace
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
 from shunter.workspace.shipment import Shipment
+from shunter.workspace.toolkit_files import needs_toolkit
 
 Job = dict[str, Any]
 
@@ -114,15 +119,38 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         # the option `platform` is Batch's; the image builder would take it for the platform of an image
         return {key: value for key, value in cfg.items() if key != "platform"}
 
+    def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
+        """Plan images with ``image_repo``; without it an object of S3, or a part of the request.
+
+        A workspace that is a mere default travels with functions, and where a place for code is given.
+        """
+        location = cfg.get("code_location") or ""
+        if cfg.get("image_repo"):
+            return super()._plan_shipment(app, workspace, cfg)
+        if workspace.implicit and not location and not any(CALL_KEY in role.metadata for role in app.roles):
+            workspace = Workspace()
+        if not workspace and not any(needs_toolkit(role) for role in app.roles):
+            return None
+        own_region = cfg.get("region") or region_of_arn(cfg["queue"])
+
+        def session_of(region: str | None) -> AwsSession:
+            return self._jobs.session(region or own_region, cfg.get("profile"))
+
+        is_in_image = bool(cfg.get("toolkit_in_image"))
+        return CodeDelivery(app, workspace, location, toolkit_in_image=is_in_image, session=session_of)
+
     # ---- submitting
 
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
     ) -> AppDryRunInfo[BatchJob]:
-        job = make_request(app, cfg, self.session_name)
+        code = shipment if isinstance(shipment, CodeDelivery) else None
+        job = make_request(app, cfg, self.session_name, code)
         info = AppDryRunInfo(job, str)
         info.app_id = job.app_id
         info.warnings += job.warnings
+        if code is not None:
+            info.warnings += code.warnings()
         return info
 
     def _check_before_shipping(self, info: AppDryRunInfo[Any]) -> None:
@@ -150,12 +178,16 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
         """
         shipment = dryrun_info.shipment
         manifest = shipment.manifest if shipment is not None else None
-        for warning in training_warnings(dryrun_info.app.roles if dryrun_info.app else [], manifest):
+        roles = dryrun_info.app.roles if dryrun_info.app else []
+        sends_results = isinstance(shipment, CodeDelivery) and shipment.sends_results
+        for warning in training_warnings(roles, manifest, sends_results=sends_results):
             warnings.warn(warning, RuntimeWarning, stacklevel=3)
         job = dryrun_info.request
         session = self._jobs.session(job.region, job.profile)
-        # shipping may have changed the images
-        definition = register_definition(session, rename_by_content(job.job_def))
+        # shipping has changed the images, or put URLs in place of their names
+        job_def = rename_by_content(job.job_def)
+        check_sizes(job_def, job.submission)
+        definition = register_definition(session, job_def)
         answer = submit_once(session, {**job.submission, "jobDefinition": definition})
         arn = answer.get("jobArn") or answer["jobId"]
         ref = JobRef.from_arn(arn, job.profile or "")._replace(job_id=answer["jobId"])
@@ -215,10 +247,24 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     # ---- results
 
     def results(self, app_id: str, role_name: str, k: int) -> ResultPlace:
-        """Return the results of a replica: they are where the job sent them (``--output``), or in its log."""
+        """Return the results of a replica: where the job sent them, by itself or by a form, or in its log."""
         client = partial(self._jobs.session_of(app_id).client, "s3")
+        sent = self._sent_by_form(app_id, role_name, k, client)
+        if sent is not None and sent.files():
+            return sent
         read_log = partial(self.log_iter, app_id, role_name, k)
         return results_sent_by(self.backend, app_id, self.describe(app_id), role_name, k, client, read_log)
+
+    def _sent_by_form(
+        self, app_id: str, role_name: str, k: int, client: Callable[[], Any]
+    ) -> SentResults | None:
+        job = self._find(app_id)
+        for place in observe.replicas_of(job) if job is not None else ():
+            folder = observe.environment(place.container).get(RESULTS)
+            if (place.role, place.replica) == (role_name, k) and folder:
+                store = Store(warn=lambda text: None, client=client)
+                return SentResults(f"{folder}/{role_name}/{k}", store=store)
+        return None
 
     # ---- entering
 
