@@ -37,7 +37,7 @@ from shunter.metric_search import parse_definitions
 from shunter.runner import Runner, get_runner
 from shunter.runner.config import DEFAULT, RUN_KEYS, Config, LayeredSettings, check_keys, effective_options
 from shunter.runner.config_files import COMMAND_LINE, INI, Setting
-from shunter.schedulers.registry import get_default_scheduler_name
+from shunter.schedulers.registry import full_name, get_default_scheduler_name
 from shunter.specs.conversion import ConversionError
 from shunter.specs.durations import parse_duration
 from shunter.specs.job_words import JOB_WORDS, TIME, JobWord, time_option
@@ -192,7 +192,7 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     withheld = {key: setting for key, setting in settings.withheld.items() if given[key] is None}
     config.refuse_withheld(withheld, "run", "Or name it on the command line.")
     configured = {key: setting.value for key, setting in settings.items()}
-    name = args.scheduler or configured.get("scheduler") or get_default_scheduler_name()
+    name = full_name(args.scheduler or configured.get("scheduler") or get_default_scheduler_name())
     component = args.component or configured.get("component")
     if not component:
         raise UsageError(

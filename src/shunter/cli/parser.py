@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from shunter.errors import UsageError
 from shunter.limits import MOST_PORT, cut, whole_number
+from shunter.schedulers.registry import full_name
 from shunter.specs.durations import has_units, parse_duration
 
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
@@ -151,7 +152,13 @@ def add_json_option(parser: Parser) -> None:
 def add_scheduler_options(parser: Parser, help: str, *, required: bool = False) -> None:
     """Add ``-s`` and ``-cfg``."""
     parser.add_argument(
-        "-s", "--scheduler", metavar="NAME", required=required, help=help, completer="scheduler_completer"
+        "-s",
+        "--scheduler",
+        type=full_name,
+        metavar="NAME",
+        required=required,
+        help=help,
+        completer="scheduler_completer",
     )
     parser.add_repeated(
         "-cfg",

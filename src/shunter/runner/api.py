@@ -38,6 +38,7 @@ from shunter.schedulers.registry import (
     SWEEPS,
     SchedulerFactory,
     as_scheduler,
+    full_name,
     get_default_scheduler_name,
     get_scheduler_factories,
     get_scheduler_factory,
@@ -143,6 +144,8 @@ class Runner:
         Raises:
             UnknownSchedulerException: there is none.
         """
+        if self._factories is None:
+            name = full_name(name)
         if name not in self._schedulers:
             created = self._factory(name)(self._name, **self._scheduler_params)
             scheduler = as_scheduler(created, name, self._name)
@@ -436,7 +439,8 @@ class Runner:
 
         Args:
             text: a handle; the beginning of an app id, or of a handle, that matches only one job of the
-                history; or ``-`` or None for the job that was submitted last.
+                history; a name, which means the latest job of that name, with a warning if there are several;
+                or ``-`` or None for the job that was submitted last.
 
         Raises:
             UnknownAppException: no job of the history matches.
@@ -452,17 +456,18 @@ class Runner:
         with log_event("execute", scheduler.backend, self._name, app_id=app_id):
             return scheduler.execute(app_id, role_name, k, command, tty=tty)
 
-    def resolve_handles(self, texts: Iterable[str]) -> builtins.list[AppHandle]:
+    def resolve_handles(self, texts: Iterable[str], *, latest: bool = True) -> builtins.list[AppHandle]:
         """Return the handles of the jobs that a user names, each once.
 
         Args:
             texts: as `resolve_handle` takes them, or patterns of names and ids with ``*``, ``?`` and ``[``.
+            latest: whether a name that several jobs have means the latest; otherwise it is refused.
 
         Raises:
             UnknownAppException: no job of the history matches one of them.
             UsageError: what is not a pattern matches several jobs.
         """
-        return resolve_all(texts, self._reconciled_history)
+        return resolve_all(texts, self._reconciled_history, latest=latest)
 
     def results(self, app_handle: AppHandle, role_name: str, k: int = 0) -> ResultPlace:
         """Return where the results of a replica are: files that can be listed and read.

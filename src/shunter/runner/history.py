@@ -275,6 +275,17 @@ class History:
                 return handles
         return []
 
+    def named(self, name: str, scheduler: str | None = None) -> list[str]:
+        """Return the handles of the jobs with this name, the latest first; not the points of sweeps."""
+        condition, values = "name = ?", [name]
+        if scheduler is not None:
+            condition, values = condition + " AND scheduler = ?", [*values, scheduler]
+        statement = (
+            f"SELECT handle FROM jobs WHERE phase = 'submitted' AND sweep IS NULL AND {condition} "
+            "ORDER BY seq DESC"
+        )
+        return [row[0] for row in self._query(statement, *values)]
+
     # ---- statements
 
     def _among(self, column: str, texts: Iterable[str], condition: str, *values: str) -> set[str]:
