@@ -9,15 +9,12 @@ from shunter.cli.console import note, show_error
 from shunter.errors import EXIT_OK, ShunterError, UsageError, did_you_mean
 from shunter.limits import MOST_REPLICAS, cut, whole_number
 from shunter.runner import Runner
-from shunter.runner.jobsearch import JobFilter, is_pattern
+from shunter.runner.jobsearch import OPEN_STATES, JobFilter, is_pattern
 from shunter.runner.observation import unknown_job
-from shunter.specs.status import AppState, AppStatus, is_terminal
+from shunter.specs.status import AppStatus
 
 #: Replicas of a role: its name, and the indices, or None for all.
 ReplicaChoice = tuple[str, "frozenset[int] | None"]
-
-
-_OPEN_STATES = {state.name for state in AppState if not is_terminal(state)}
 
 
 @dataclass
@@ -78,7 +75,7 @@ def jobs_to_end(runner: Runner, name: str) -> list[str]:
     try:
         return jobs_to_remove(runner, name)
     except UsageError:
-        found, _ = runner.search(JobFilter(states=_OPEN_STATES, names=[name]))
+        found, _ = runner.search(JobFilter(states=OPEN_STATES, names=[name]))
         running = [record.handle for record in found if record.name == name]
         if len(running) != 1:
             raise

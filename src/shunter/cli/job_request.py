@@ -204,7 +204,11 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     if not args.component and settings["component"].project:
         _refuse_strangers_component(component, settings["component"].origin)
     defaults = _settings_of_component(config, component)
-    _add_words(defaults, _given_words(args), component)
+    words = _given_words(args)
+    own_name = ""
+    if JOB_WORDS["name"] in words and get_component(component).options.by_name("name") is None:
+        own_name = words.pop(JOB_WORDS["name"])
+    _add_words(defaults, words, component)
     _check_trust(config, component, args.component_args, defaults)
     opts = runner.scheduler_run_opts(name)
     # the command `torchx` warns of options that the scheduler lacks
@@ -228,6 +232,7 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
         arguments=args.component_args,
         defaults={key: setting.value for key, setting in arguments.items()},
         scheduler=name,
+        name=own_name,
         metrics=_add_metrics(args.metric, cfg, opts),
         options=cfg,
         workspace=travelling,

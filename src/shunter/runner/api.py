@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -305,6 +306,10 @@ class Runner:
 
     def app_of(self, submission: Submission) -> AppDef:
         """Return the job of a submission: its own, or what its component makes."""
+        app = self._app_of(submission)
+        return replace(app, name=submission.name) if submission.name else app
+
+    def _app_of(self, submission: Submission) -> AppDef:
         if submission.app is not None:
             return submission.app
         from shunter.components.finder import get_component  # only what submits needs components

@@ -26,6 +26,9 @@ MOST_CANDIDATES = 10
 # An id with the random suffix of our ids: it is complete.
 _WHOLE_ID = re.compile(r"[^/\s]+://.*/[^/\s]+-[23456789bcdfghjkmnpqrtvwxyz]{10}")
 
+#: States of jobs that may still run.
+OPEN_STATES = {name for name in AppState.__members__ if name not in SETTLED_STATES}
+
 #: The state by which `list` shows submissions that were refused; no scheduler has it.
 REFUSED_STATE = "REFUSED"
 

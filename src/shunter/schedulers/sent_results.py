@@ -122,6 +122,11 @@ class SentResults:
     def __hash__(self) -> int:
         return hash((self.uri, self.host, self.checkpoints))
 
+    @property
+    def checkpoints_at(self) -> str:
+        """Where other jobs can read its checkpoints; "" if nowhere."""
+        return self.checkpoints
+
     def files(self) -> list[ResultFile]:
         """Return the files that have been sent so far."""
         self.left_out = []
