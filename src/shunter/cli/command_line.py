@@ -319,7 +319,9 @@ def set_up_logging(level: str | None) -> None:
     handler.setFormatter(
         _LogFormatter(paint("%(asctime)s %(name)s %(levelname)s", FAINT, sys.stderr) + " %(message)s")
     )
-    logging.basicConfig(level=int(name) if name.isdecimal() else name, handlers=[handler])
+    wanted = int(name) if name.isdecimal() else name
+    logging.basicConfig(level=wanted, handlers=[handler])
+    logging.getLogger("shunter").setLevel(wanted)
 
 
 class _LogFormatter(logging.Formatter):
