@@ -42,6 +42,7 @@ LINES = {
     "cancel": [("cancel fine", 0)],
     "diff": [("diff fine bad", 0), ("diff --stat fine train", 0)],
     "rerun": [("rerun --dryrun bad", 0), ("rerun --failed --dryrun train", 0)],
+    "resume": [("resume --dryrun train", 3)],
     "delete": [("delete 'fine*'", 0)],
     "workspace": [("workspace show", 0)],
     "components": [("components", 0), ("components utils.echo", 0)],

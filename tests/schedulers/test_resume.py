@@ -63,7 +63,7 @@ def place(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> tuple[str, list[str], dict[str, Any]]:
-    """A scheduler whose backend runs, arguments of `train.script` and options with which it takes small jobs."""
+    """A scheduler whose backend runs; arguments of `train.script` and options for small jobs."""
     name: str = request.param
     small = ["--cpu", "1", "--memMB", "100"]
     if name == "local_docker":

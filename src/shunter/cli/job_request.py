@@ -54,6 +54,8 @@ _FLAGS = {
     "hang_timeout": "no shunter process watches its replicas",
     "on_hang": "no shunter process watches its replicas",
 }
+#: Values of words of the job, by what stands for them in the help.
+_EXAMPLES = {"N": "2", "SIZE": "16G", "DURATION": "1h", "NAME=VALUE": "A=1", "NAME=URI": "training=./data"}
 _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
     "component_name": str,
     "scheduler": str,
@@ -197,7 +199,7 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     if not component:
         raise UsageError(
             "no component given",
-            hint="Try `shunter run utils.echo --msg hello`; `shunter components` lists them.",
+            hint=_without_component(args),
         )
     scheduler = runner.scheduler(name)
     plan = FollowPlan.of(args, runner, name)
@@ -243,6 +245,14 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     return JobRequest(submission, origins, arguments, plan, announcement)
 
 
+def _without_component(args: Namespace) -> str:
+    """Return what to do where no component is named: perhaps the last option took it as its value."""
+    last = (getattr(args, "before", None) or [""])[-1]
+    if last.endswith((".py", ".sh")):
+        return f"{last} is the value of {args.before[-2]} here: give that option a value before the script."
+    return "Try `shunter run utils.echo --msg hello`; `shunter components` lists them."
+
+
 def given_options(args: Namespace, runner: Runner, scheduler: str) -> dict[str, Any]:
     """Return the scheduler's options on the command line: JSON on stdin, then -cfg, then flags.
 
@@ -280,7 +290,9 @@ def _value_of(args: Namespace, word: JobWord) -> Any:
     try:
         return word.of_texts(texts)
     except ConversionError as error:
-        raise UsageError(f"--{word.name.replace('_', '-')}: {error}") from None
+        option = f"--{word.name.replace('_', '-')}"
+        example = _EXAMPLES.get(word.metavar, "")
+        raise UsageError(f"{option}: {error}", hint=example and f"Example: {option} {example}") from None
 
 
 def _given_words(args: Namespace) -> dict[JobWord, Any]:
@@ -413,6 +425,9 @@ def requested_job(args: Namespace) -> Iterator[tuple[Runner, JobRequest]]:
             ]
             if places:
                 raise ConfigError(error.message, hint="\n".join([*places, error.hint]).rstrip()) from None
+            script = next((word for word in args.component_args if word.endswith((".py", ".sh"))), "")
+            if component == SCRIPT_COMPONENT and script and "--script" not in args.component_args:
+                error.hint = f"For a script: shunter run {shlex.quote(script)}"
             if args.misplaced:
                 option = next(iter(args.misplaced.values()))[0]
                 error.hint += f"\n{option} is an option of `{args.prog}`: put it before the component."

@@ -149,14 +149,13 @@ def add_json_option(parser: Parser) -> None:
     parser.add_flag("--json", help="print JSON")
 
 
-def add_scheduler_options(parser: Parser, help: str, *, required: bool = False) -> None:
+def add_scheduler_options(parser: Parser, help: str) -> None:
     """Add ``-s`` and ``-cfg``."""
     parser.add_argument(
         "-s",
         "--scheduler",
         type=full_name,
         metavar="NAME",
-        required=required,
         help=help,
         completer="scheduler_completer",
     )

@@ -2,8 +2,9 @@
 
 Receivers are the entry points of the group ``shunter.events`` (``torchx.events``), each a callable that
 takes an `Event`, and the logger ``shunter.events``, which gets one JSON object per event at level INFO, if
-that level is set for it or for the logger ``shunter``, or it has a handler: the level of the root logger,
-which programs set for their own messages, is not enough. Nothing is sent anywhere by default. A receiver that fails is reported once and never harms a job.
+it has that level or a handler, or the logger ``shunter`` has that level: the level of the root logger, which
+programs set for their own messages, is not enough. Nothing is sent anywhere by default. A receiver that
+fails is reported once and never harms a job.
 """
 
 from __future__ import annotations

@@ -275,6 +275,12 @@ class History:
                 return handles
         return []
 
+    def names(self, limit: int) -> list[str]:
+        """Return the names of the latest submissions, each once."""
+        condition = "phase = 'submitted' AND sweep IS NULL"
+        rows = self._query(f"SELECT name FROM jobs WHERE {condition} ORDER BY seq DESC{_limit(limit)}")
+        return list(dict.fromkeys(row[0] for row in rows))
+
     def named(self, name: str, scheduler: str | None = None) -> list[str]:
         """Return the handles of the jobs with this name, the latest first; not the points of sweeps."""
         condition, values = "name = ?", [name]

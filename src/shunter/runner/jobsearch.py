@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from shunter.errors import UnknownAppException, UsageError
+from shunter.errors import UnknownAppException, UsageError, did_you_mean
 from shunter.runner import observation
 from shunter.runner.observation import SchedulerOf
 from shunter.runner.records import INTENT, REFUSED, SETTLED_STATES, SUBMITTED, JobRecord
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shunter.runner.history import History
 
 MOST_CANDIDATES = 10
+_MOST_NAMES = 1000
 
 # An id with the random suffix of our ids: it is complete.
 _WHOLE_ID = re.compile(r"[^/\s]+://.*/[^/\s]+-[23456789bcdfghjkmnpqrtvwxyz]{10}")
@@ -290,7 +291,8 @@ def _only(text: str, beginning: str, scheduler: str | None, history: History, *,
     if not handles:
         raise UnknownAppException(
             f"no job in the history has an id that begins with {text!r}",
-            hint="`shunter list` shows the jobs; name a job that is not listed by its complete handle.",
+            hint=f"{_similar(beginning, history)}`shunter list` shows the jobs; name one that is not there by "
+            "its complete handle.",
         )
     if len(handles) > 1:
         listing = "".join(f"\n  {handle}" for handle in handles[:MOST_CANDIDATES])
@@ -301,6 +303,12 @@ def _only(text: str, beginning: str, scheduler: str | None, history: History, *,
             f"{shlex.quote(text + '*')}",
         )
     return handles[0]
+
+
+def _similar(name: str, history: History) -> str:
+    """Return a question with names of recent jobs that are like this one; "" without any."""
+    question = did_you_mean(name, history.names(_MOST_NAMES))
+    return f"{question} " if question.startswith("Did") else ""
 
 
 def recorded(history: History, app_handle: str, attempt: str) -> JobRecord:

@@ -127,7 +127,9 @@ def unknown_scheduler(name: str, known: Iterable[str]) -> UnknownSchedulerExcept
         return UnknownSchedulerException(
             f"there is no scheduler {name!r}: TorchX removed it in {when}, and shunter has none", hint=hint
         )
-    return UnknownSchedulerException(f"there is no scheduler {name!r}", hint=did_you_mean(name, known))
+    return UnknownSchedulerException(
+        f"there is no scheduler {name!r}", hint=did_you_mean(name, [*known, *SHORT_NAMES])
+    )
 
 
 def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:
