@@ -10,10 +10,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from shunter.errors import ConfigError, ShunterError, UsageError
-from shunter.redaction import restore
+from shunter.redaction import missing_secrets_error, restore
 from shunter.runner.records import JobRecord
 from shunter.specs.app import AppDef, Role
-from shunter.specs.serialize import to_json
+from shunter.specs.serialize import from_json, to_json
 from shunter.specs.submission import Submission
 from shunter.specs.sweep_points import points_of
 from shunter.specs.training import CALL_KEY, METADATA_KEY, SWEEP_KEY, specification
@@ -153,10 +153,14 @@ def _changed_point(point: Mapping[str, Any], changes: Sequence[str]) -> dict[str
 def _remake(runner: Runner, record: JobRecord, app: AppDef, changes: Sequence[str]) -> None:
     """Have the component make the job with the old and with the new arguments; take over what differs."""
     what = f"cannot change the arguments of {record.handle}"
-    hint = "Start a new job with all of its arguments: shunter run COMPONENT ..."
+    hint = "Start a new job with all of its arguments."
     missing: set[str] = set()
     words: Any = restore(record.component_args or [], os.environ, missing)
-    if not record.component or isinstance(words, Mapping) or missing:
+    restored = from_json(AppDef, restore(to_json(app), os.environ, missing))
+    if missing:
+        raise missing_secrets_error(f"the job {record.handle}", missing)
+    app.roles = restored.roles
+    if not record.component or isinstance(words, Mapping):
         raise ConfigError(f"{what}: no component with a command line made it", hint=hint)
     defaults = {key: setting.value for key, setting in runner.config.component(record.component).items()}
     try:

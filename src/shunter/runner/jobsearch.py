@@ -291,8 +291,8 @@ def _only(text: str, beginning: str, scheduler: str | None, history: History, *,
     if not handles:
         raise UnknownAppException(
             f"no job in the history has an id that begins with {text!r}",
-            hint=f"{_similar(beginning, history)}`shunter list` shows the jobs; name one that is not there by "
-            "its complete handle.",
+            hint=_similar(beginning, history)
+            + "`shunter list` shows the jobs; name a job that is not listed by its complete handle.",
         )
     if len(handles) > 1:
         listing = "".join(f"\n  {handle}" for handle in handles[:MOST_CANDIDATES])

@@ -15,7 +15,7 @@ from shunter.runner.jobsearch import recorded
 from shunter.runner.records import JobRecord
 from shunter.schedulers.api import Scheduler
 from shunter.specs.app import AppDef, Role
-from shunter.specs.serialize import from_json
+from shunter.specs.serialize import from_json, to_json
 from shunter.specs.status import AppStatus
 from shunter.specs.submission import Submission
 from shunter.specs.sweep_points import nothing_failed, points_of
@@ -70,7 +70,7 @@ def repeated(
     """
     record = recorded(runner.history, app_handle, "repeat")
     backend = runner.scheduler(scheduler or record.scheduler)
-    app, options = _recover(record, backend.backend, cfg)
+    app = from_json(AppDef, record.app)  # its secrets are put back below: arguments may replace them
     if only_failed:
         kept = _failed(app, runner.status(record.handle))
     elif replica is not None:
@@ -90,6 +90,7 @@ def repeated(
     if arguments:
         change_arguments(runner, record, app, arguments)
         old_words = recorded_words(old_words, arguments)
+    app, options = _with_secrets(app, record, backend.backend, cfg)
     submission = Submission(
         app=app,
         component=record.component,
@@ -128,24 +129,24 @@ def with_code_of(submission: Submission, record: JobRecord, scheduler: Scheduler
     return replace(submission, workspace=code)
 
 
-def _recover(
-    record: JobRecord, scheduler: str, cfg: Mapping[str, Any] | None
+def _with_secrets(
+    app: AppDef, record: JobRecord, scheduler: str, cfg: Mapping[str, Any] | None
 ) -> tuple[AppDef, dict[str, Any]]:
-    """Return the job and the options of a record, with its secrets put back.
+    """Return a job and the options of a record, with the secrets of the record put back.
 
     The record's options are used only on the same scheduler, and those in ``cfg`` replace them.
 
     Raises:
-        ConfigError: the record holds no complete job, or a secret cannot be put back.
+        ConfigError: a secret cannot be put back.
     """
     missing: set[str] = set()
-    app = restore(record.app, os.environ, missing)
+    restored = restore(to_json(app), os.environ, missing)
     old = record.cfg if scheduler == record.scheduler else {}
     unchanged = {key: value for key, value in old.items() if key not in (cfg or {})}
     options = {**restore(unchanged, os.environ, missing), **(cfg or {})}
     if missing:
         raise missing_secrets_error(f"the job {record.handle or record.name}", missing)
-    return from_json(AppDef, app), options
+    return from_json(AppDef, restored), options
 
 
 def _swept(app: AppDef, attempted: str) -> Role:
