@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import shunter
 from shunter.docker import images
 from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
@@ -110,7 +111,7 @@ def test_a_job_goes_on_from_the_checkpoints_of_another(
     assert record is not None
     assert (record.rerun_of, record.parent_run_id, record.name) == (first, first, "second")
     runner.delete(first)  # the second has a copy of its own
-    third = runner.rerun(second, from_checkpoint=True)
+    third = shunter.job(second).resume().handle
     assert ended(runner, third) == (AppState.SUCCEEDED, ["starts at 6 --lr 2", "the latest has 6"])
     for handle in (second, third):
         runner.delete(handle)
