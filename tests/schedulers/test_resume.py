@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
 from shunter.runner import Runner, get_runner
 from shunter.specs.status import AppState
+from shunter.specs.sweep_points import Point
+from shunter.sweeps.planning import run_sweep
 from tests import backends, grid_engine, ray_cluster
 from tests.slurm_cluster import shared_cluster as shared_slurm
 from tests.toolkit.image import make_image
@@ -30,7 +33,7 @@ for number in range(start + 1, start + 4):
 latest = folder / "latest"
 if latest.is_symlink():
     print("the latest has", len(latest.read_text()), flush=True)
-    latest.unlink()
+latest.unlink(missing_ok=True)  # a store has a file in its place
 latest.symlink_to(folder / f"ck{start + 3}")
 sys.exit(0 if start else 3)
 """
@@ -134,3 +137,38 @@ def test_sagemaker_local_goes_on_where_its_checkpoints_are_sent_to(
     second = runner.rerun(first, from_checkpoint=True)
     assert ended(runner, second)[0] == AppState.SUCCEEDED
     assert (tmp_path / "checkpoints" / "ck6").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_from_its_places_in_s3(
+    runner: Runner, moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {
+        "S3_ENDPOINT_URL": moto,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    boto3 = pytest.importorskip("boto3")
+    bucket = f"b-{uuid.uuid4().hex}"
+    client = boto3.client("s3", endpoint_url=moto)
+    client.create_bucket(Bucket=bucket)
+    words = ["--script", "train.py", "--checkpoints", f"s3://{bucket}/ck"]
+    handle = run_sweep(
+        runner, "train.script", [Point({"lr": str(k)}, [*words, "--", str(k)]) for k in range(2)], "local_cwd"
+    )
+    runner.wait(handle)
+    keys = [
+        item["Key"]
+        for item in boto3.client("s3", endpoint_url=moto).list_objects_v2(Bucket=bucket)["Contents"]
+    ]
+    assert len([key for key in keys if key.endswith("ck3")]) == 2
+    for folder in Path(runner.results(handle, "train", 0).checkpoints_at).parent.parent.glob("*"):
+        shutil.rmtree(folder / "checkpoints")  # what is left is in the bucket
+    second = runner.rerun(handle, from_checkpoint=True)
+    status = runner.wait(second)
+    assert status is not None
+    assert status.state == AppState.SUCCEEDED
+    lines = [line.strip() for k in range(2) for line in runner.log_lines(second, "train", k)]
+    assert [line for line in lines if line.startswith("starts")] == ["starts at 3 0", "starts at 3 1"]

@@ -82,53 +82,67 @@ def _go_on(runner: Runner, record: JobRecord, role: Role, old: Sequence[int], lo
     is_shared = bool(uri) and "${" not in uri
     carries_out = runner.scheduler(record.scheduler).capabilities.reads_training_specs
     earlier: dict[str, Any] = {}
+    is_found = False
     for new, k in enumerate(old):
         named = macros.Values("", record.app_id, str(k), "").substitute(uri) if uri else ""
         try:
-            place, count = _look(runner, record, role.name, k, named)
+            place, count, is_sent = _look(runner, record, role.name, k, named)
         except ShunterError as error:
             looked_at.append(f"{role.name}/{k}: {error.message}")
             continue
-        if count and (place or is_shared):
+        if count and ((is_shared and place == named) or (carries_out and is_sent and place and not uri)):
+            is_found = True  # the new job restores those by itself
+        elif carries_out:
+            looked_at.append(f"{role.name}/{k}: no files in a place that both jobs name for checkpoints")
+        elif count and place:
+            is_found = True
             earlier[str(new)] = {"uri": place.replace("$", "$$"), "files": count}
         else:
             looked_at.append(
                 f"{role.name}/{k}: {'no files in ' if not count else ''}{place or named or 'what it keeps'}"
                 + (" cannot be read by another job" if count else "")
             )
-    if not earlier:
-        return False
-    if is_shared:
+    if is_found and is_shared:
         _check_alone(runner, record, uri)
-    elif not carries_out:  # those send them to where they come from
+    if earlier:
         if len(json.dumps(earlier)) > MOST_CHARACTERS:
             raise ConfigError(
                 f"{len(earlier)} replicas have checkpoints of their own, and a job can be told of fewer",
                 hint="Have them written to one place: --checkpoints URI.",
             )
         role.metadata[METADATA_KEY] = {**spec, _PART: {**checkpoints, EARLIER: earlier}}
-    return True
+    return is_found
 
 
-def _look(runner: Runner, record: JobRecord, role: str, k: int, named: str) -> tuple[str, int]:
+def _look(runner: Runner, record: JobRecord, role: str, k: int, named: str) -> tuple[str, int, bool]:
     """Return where a replica's checkpoints are, "" if no other job can read them there, and their number.
 
-    ``named`` is the place that the user named for them; "" if none.
+    The last value tells whether they were sent there. ``named`` is the place that the user named for them; ""
+    if none.
     """
     path = local_path(named)
     if path and os.path.isdir(path):
         count = sum(not name.endswith(".partial") for _, _, names in os.walk(path) for name in names)
         if count:
-            return path, count
-    place: ResultPlace = runner.results(record.handle, role, k)
+            return named, count, True
+    try:
+        place: ResultPlace = runner.results(record.handle, role, k)
+    except ConfigError:  # it has no other results
+        if "://" not in named:
+            raise
+        place = SentResults("")
     if isinstance(place, SentResults) and named:
         place.checkpoints = named
-    files = [
-        file
-        for file in place.files()
-        if file.path.startswith(f"{_PART}/") and not file.path.endswith(".partial")
-    ]
-    return str(getattr(place, "checkpoints_at", "")), len(files)
+    count = _count(place)
+    if not count and "://" in named and not isinstance(place, SentResults):
+        place = SentResults("", checkpoints=named)
+        count = _count(place)
+    return str(getattr(place, "checkpoints_at", "")), count, isinstance(place, SentResults)
+
+
+def _count(place: ResultPlace) -> int:
+    paths = [file.path for file in place.files()]
+    return sum(path.startswith(f"{_PART}/") and not path.endswith(".partial") for path in paths)
 
 
 def _check_alone(runner: Runner, record: JobRecord, uri: str) -> None:

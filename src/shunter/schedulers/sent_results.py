@@ -99,7 +99,8 @@ class SentResults:
     """Results below a URI, packed or not.
 
     Args:
-        uri: the folder that has ``model.tar.gz`` or ``model/``: ``s3://bucket/prefix/JOB/output``, or a path.
+        uri: the folder that has ``model.tar.gz`` or ``model/``: ``s3://bucket/prefix/JOB/output``, or a path;
+            "" if it has sent nothing but checkpoints.
         host: name of the host whose results they are; "" for the first one, or for all where they are merged.
         checkpoints: URI of its checkpoints; "" if they went nowhere.
         store: reads S3.
@@ -132,7 +133,7 @@ class SentResults:
         self.left_out = []
         self._items = {}
         seen: dict[str, Item] = {}
-        for item in self._listing(self.uri):
+        for item in self._listing(self.uri) if self.uri else ():
             path = item.path
             if self.host:
                 host, _, path = path.partition("/")
