@@ -19,10 +19,10 @@ from shunter.errors import (
     UsageError,
 )
 from shunter.runner import Runner, get_runner, submit
-from shunter.runner.jobsearch import LatestOfSeveral
 from shunter.runner.records import JobRecord
 from shunter.schedulers.api import DescribeAppResponse, LogQuery, Scheduler
 from shunter.specs import AppDef, AppState, BindMount, Role, parse_app_handle
+from shunter.specs.handles import LatestOfSeveral
 from tests.runner.fake_scheduler import FakeOpts, FakeScheduler, UnreachableScheduler
 from tests.trusting import trust_project
 

@@ -37,7 +37,7 @@ from shunter.errors import (
     did_you_mean,
 )
 from shunter.plugins import EntryPoint, entry_points
-from shunter.runner.jobsearch import LatestOfSeveral
+from shunter.specs.handles import LatestOfSeveral
 from shunter.terminal import render
 
 # In the order of the help. The module is named like the command, with _ for -.

@@ -37,7 +37,8 @@ from shunter.metric_search import parse_definitions
 from shunter.runner import Runner, get_runner
 from shunter.runner.config import DEFAULT, RUN_KEYS, Config, LayeredSettings, check_keys, effective_options
 from shunter.runner.config_files import COMMAND_LINE, INI, Setting
-from shunter.schedulers.registry import full_name, get_default_scheduler_name
+from shunter.schedulers.registry import get_default_scheduler_name
+from shunter.schedulers.short_names import full_name
 from shunter.specs.conversion import ConversionError
 from shunter.specs.durations import parse_duration
 from shunter.specs.job_words import JOB_WORDS, TIME, JobWord, time_option

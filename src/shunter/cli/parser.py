@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from shunter.errors import UsageError
 from shunter.limits import MOST_PORT, cut, whole_number
-from shunter.schedulers.registry import full_name
+from shunter.schedulers.short_names import full_name
 from shunter.specs.durations import has_units, parse_duration
 
 #: A paragraph of examples, and what separates an example from its explanation.

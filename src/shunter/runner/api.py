@@ -39,12 +39,12 @@ from shunter.schedulers.registry import (
     SWEEPS,
     SchedulerFactory,
     as_scheduler,
-    full_name,
     get_default_scheduler_name,
     get_scheduler_factories,
     get_scheduler_factory,
     unknown_scheduler,
 )
+from shunter.schedulers.short_names import full_name
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import AppHandle, make_app_handle, parse_app_handle

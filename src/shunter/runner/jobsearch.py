@@ -15,7 +15,7 @@ from shunter.runner import observation
 from shunter.runner.observation import SchedulerOf
 from shunter.runner.records import INTENT, REFUSED, SETTLED_STATES, SUBMITTED, JobRecord
 from shunter.schedulers.api import ListAppResponse, Scheduler
-from shunter.specs.handles import parse_app_handle
+from shunter.specs.handles import LatestOfSeveral, parse_app_handle
 from shunter.specs.status import AppState
 
 if TYPE_CHECKING:
@@ -219,10 +219,6 @@ def _total(
 
 
 # ---- by what a user types
-
-
-class LatestOfSeveral(UserWarning):
-    """Says which job a name means that several jobs have."""
 
 
 def resolve(text: str | None, history: Callable[[], History], *, latest: bool = True) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from shunter.errors import ConfigError, UnknownSchedulerException, did_you_mean
 from shunter.plugins import EntryPoint, entry_points, installed
 from shunter.schedulers.api import Scheduler
+from shunter.schedulers.short_names import SHORT_NAMES
 from shunter.schedulers.torchx_scheduler import TorchXScheduler
 
 
@@ -37,15 +38,6 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "ray": "shunter.schedulers.ray_scheduler",
 }
 
-#: What people type for built-in schedulers. A plugin's scheduler of such a name wins.
-SHORT_NAMES = {
-    "local": "local_cwd",
-    "docker": "local_docker",
-    "k8s": "kubernetes",
-    "sagemaker": "aws_sagemaker",
-    "batch": "aws_batch",
-}
-
 #: Where the factories are that this distribution offers to an installed TorchX.
 OFFERED = "shunter.compat."
 
@@ -64,13 +56,6 @@ _REMOVED = {
     "gcp_batch": ("2025", "On Google Cloud, kubernetes (GKE) and slurm work."),
     "kubernetes_mcad": ("2026", "Use kubernetes: with Kueue it queues jobs as MCAD did."),
 }
-
-
-def full_name(name: str) -> str:
-    """Return the scheduler that a user's word means: ``local_docker`` for ``docker``."""
-    if name in SHORT_NAMES and not any(point.name == name for point in entry_points("schedulers")):
-        return SHORT_NAMES[name]
-    return name
 
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:

@@ -15,7 +15,7 @@ from shunter.cli.parser import Parser, add_json_option
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError
 from shunter.runner import get_runner
 from shunter.schedulers.capabilities import COLUMNS, capabilities_of
-from shunter.schedulers.registry import full_name
+from shunter.schedulers.short_names import full_name
 
 Matrix = dict[str, dict[str, "bool | str"]]
 
