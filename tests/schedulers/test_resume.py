@@ -56,7 +56,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
     project.mkdir()
     (project / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(project)
-    with get_runner("test-resume") as runner:
+    with get_runner() as runner:
         yield runner
 
 
