@@ -134,3 +134,11 @@ def test_which_job_a_name_means(project: Cli) -> None:
         assert ids[0] in refused
     running = project("run", "--detach", "--name", "echo", "--", "sleep", "60").out.strip()
     assert f"asked {running} to stop" in project("cancel", "echo").err
+
+
+def test_a_failure_shows_its_cause_once_below_the_log(project: Cli) -> None:
+    (project.directory / "bad.py").write_text("raise SystemExit('no such luck')")
+    shown = project("run", "./bad.py", code=1).err
+    below = shown[shown.index(" FAILED after ") :]
+    assert below.count("no such luck") == 1
+    assert "why: bad/0" in below
