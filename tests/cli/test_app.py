@@ -29,7 +29,8 @@ def test_every_command_has_help_on_stdout(name: str, capsys: pytest.CaptureFixtu
     captured = capsys.readouterr()
     assert captured.out.startswith(f"usage: shunter {name}")
     assert not captured.err
-    assert load_command(name).__doc__.splitlines()[0] in captured.out
+    summary = load_command(name).__doc__.splitlines()[0]
+    assert summary in " ".join(captured.out.split())
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,6 @@ def test_every_command_has_help_on_stdout(name: str, capsys: pytest.CaptureFixtu
     [
         ([], "no command given"),
         (["lits"], "Did you mean list"),
-        (["logs"], "It is called `shunter log`."),
         (["--wat"], "unknown option --wat"),
         (["--verson"], "Did you mean --version?"),
         (["--log_level"], "expected one argument"),
@@ -66,7 +66,7 @@ def test_commands_of_plugins_add_and_never_hide(cli: Cli) -> None:
     assert cli("greet", "you").out == "hello you\n"
     assert "greet" in cli("--help").out
     assert cli("old", code=1).err == "no thanks\n"
-    assert "Did you mean greet?" in cli("gree", code=2).err
+    assert "Did you mean greet" in cli("gree", code=2).err
     assert cli("status", code=5).err.startswith("error: there is no latest job")
 
 

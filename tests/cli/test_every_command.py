@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from shunter.cli.command_line import COMMANDS
+from shunter.cli import main
+from shunter.cli.command_line import COMMANDS, OTHER_NAMES
 from tests.cli.conftest import Cli
 
 TRAIN = """\
@@ -43,6 +44,7 @@ LINES = {
     "cancel": [("cancel fine", 0)],
     "diff": [("diff fine bad", 0), ("diff --stat fine train", 0)],
     "rerun": [("rerun --dryrun bad", 0), ("rerun --failed --dryrun train", 0)],
+    "resume": [("resume --dryrun train", 3)],
     "delete": [("delete 'fine*'", 0)],
     "workspace": [("workspace show", 0)],
     "components": [("components", 0), ("components utils.echo", 0)],
@@ -78,6 +80,23 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     cli("run", "--wait", "./bad.py", code=1)
     cli("sweep", "--wait", "./train.py", "lr=0.5,0.1", "seed=0,1", code=1)
     return cli
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+def test_help_fits_eighty_columns(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(words) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(("word", "command"), OTHER_NAMES.items())
+def test_words_of_other_tools_are_commands(
+    word: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word, "--help"]) == 0
+    assert f"usage: shunter {command.split()[0]} " in capsys.readouterr().out
 
 
 def test_every_command_is_looked_at() -> None:

@@ -129,7 +129,7 @@ def test_a_time_limit_is_the_schedulers_own_option(scheduler: str, option: str, 
         ("--gpu 1 --gpu 2", "--gpu: is given twice ('1' and '2')"),
         ("--distribution ddp", "--distribution: 'ddp' is not a valid value"),
         ("--gpus 1", "Did you mean --gpu"),
-        ("--lr 0.1", "Options of a script or component stand behind it."),
+        ("--lr 0.1", "For the script: shunter run --dryrun ./train.py --lr 0.1"),
         ("--h gpu.small --cpu 2", "--cpu has no effect beside the named resource gpu.small (command line)"),
     ],
 )

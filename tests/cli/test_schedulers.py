@@ -22,8 +22,9 @@ def test_the_table_has_a_line_for_each_capability(cli: Cli) -> None:
     assert lines[0].split() == ["local_cwd", "local_docker"]
     rows = dict(line.split(maxsplit=1) for line in lines[1 : 1 + len(COLUMNS)])
     assert rows["chain"].split() == ["yes", "-"]
-    meanings = dict(line.split(maxsplit=1) for line in lines[-len(COLUMNS) :])
-    assert meanings == COLUMNS
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines[len(COLUMNS) + 1 :]).split())
+    assert all(f"{column} {meaning}" in text for column, meaning in COLUMNS.items())
 
 
 def test_a_scheduler_of_a_plugin_that_declares_nothing(cli: Cli) -> None:

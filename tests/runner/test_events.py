@@ -85,6 +85,17 @@ def test_a_failing_receiver_harms_nothing(
     assert said.count("'printer' failed and is not called again: RuntimeError: out of ink") == 1
 
 
+def test_the_log_of_a_program_that_shows_its_own_messages_gets_no_events(
+    runner: Runner, app: AppDef, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        runner.run(app, "fake")
+    assert [each for each in caplog.records if each.name == "shunter.events"] == []
+    with caplog.at_level(logging.INFO, "shunter"):
+        runner.run(app, "fake")
+    assert [each for each in caplog.records if each.name == "shunter.events"]
+
+
 def test_the_logger_gets_json(runner: Runner, app: AppDef, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "shunter.events"):
         runner.dryrun(app, "fake")

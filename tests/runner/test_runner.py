@@ -22,6 +22,7 @@ from shunter.runner import Runner, get_runner, submit
 from shunter.runner.records import JobRecord
 from shunter.schedulers.api import DescribeAppResponse, LogQuery, Scheduler
 from shunter.specs import AppDef, AppState, BindMount, Role, parse_app_handle
+from shunter.specs.handles import LatestOfSeveral
 from tests.runner.fake_scheduler import FakeOpts, FakeScheduler, UnreachableScheduler
 from tests.trusting import trust_project
 
@@ -573,10 +574,19 @@ def test_resolve_handle(runner: Runner, app: AppDef) -> None:
 
 def test_an_ambiguous_prefix_lists_the_candidates(runner: Runner, app: AppDef) -> None:
     handles = [runner.run(app, "fake") for _ in range(2)]
-    for text in ("digits", "d", "fake://sess/d", "fake://dig"):
+    for text in ("dig", "d", "fake://sess/d", "fake://dig"):
         with pytest.raises(UsageError) as caught:
             runner.resolve_handle(text)
         assert all(handle in str(caught.value) for handle in handles)
+
+
+def test_a_name_means_the_latest_job_of_that_name(runner: Runner, app: AppDef) -> None:
+    handles = [runner.run(app, "fake") for _ in range(2)]
+    for text in (app.name, f"fake://{app.name}"):
+        with pytest.warns(LatestOfSeveral, match="the latest of 2"):
+            assert runner.resolve_handle(text) == handles[-1]
+        with pytest.raises(UsageError, match="matches 2 jobs"):
+            runner.resolve_handles([text], latest=False)
 
 
 def test_an_exact_id_wins_over_a_prefix(runner: Runner, fake: FakeScheduler) -> None:

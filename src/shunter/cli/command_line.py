@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -36,47 +37,58 @@ from shunter.errors import (
     did_you_mean,
 )
 from shunter.plugins import EntryPoint, entry_points
+from shunter.specs.handles import LatestOfSeveral
 from shunter.terminal import render
 
 # In the order of the help. The module is named like the command, with _ for -.
-COMMANDS: dict[str, str] = {
-    "run": "start a job",
-    "sweep": "run every combination of some values, as one job",
-    "plan": "show in full what run would do, without submitting anything",
-    "status": "show the state of a job and its replicas",
-    "why": "say why a job failed, or why it waits",
-    "points": "show the points of a sweep: values, states, metrics, the best",
-    "log": "print or follow the logs of a job",
-    "metrics": "show the metrics of one or several jobs, side by side",
-    "plot": "draw a metric of one or several jobs",
-    "fetch": "bring the results of a job to this machine",
-    "exec": "run a command, or a shell, in a running replica of a job",
-    "wait": "wait until a job has ended",
-    "result": "print what a function that ran as a job returned",
-    "list": "list jobs",
-    "ui": "serve a page that shows jobs, their logs and charts",
-    "export": "write a job as one HTML file",
-    "describe": "show the definition of a job",
-    "cancel": "ask jobs to stop",
-    "diff": "show what changed between two jobs: code, arguments, options, environment",
-    "rerun": "start a job again, exactly as before",
-    "delete": "remove the logs, results and entries of ended jobs",
-    "workspace": "show which code would be sent with a job",
-    "components": "list components, show their help, lint them",
-    "schedulers": "show which schedulers there are, and what each can do",
-    "runopts": "show the options of schedulers",
-    "tracker": "show what experiment trackers know about jobs",
-    "doctor": "check whether jobs could run on a scheduler",
-    "config": "show the configuration and where it comes from, or create a configuration file",
-    "init": "write a header into a script that says what its job needs",
-    "trust": "let a project's files choose programs, credentials and destinations",
-    "drill": "simulate a spot interruption of a job",
-    "sagemaker-local": "serve SageMaker's API on this machine",
-    "gc": "remove leftovers of old jobs",
-    "completion": "print the completion script of a shell",
+COMMAND_GROUPS: dict[str, dict[str, str]] = {
+    "start jobs": {
+        "run": "start a job",
+        "sweep": "run every combination of some values, as one job",
+        "plan": "show in full what run would do, without submitting anything",
+        "rerun": "start a job again, as before or with other arguments",
+        "resume": "go on from the last checkpoint of a job that has ended",
+        "init": "write a header into a script that says what its job needs",
+    },
+    "look at jobs": {
+        "list": "list jobs",
+        "status": "show the state of a job and its replicas",
+        "why": "say why a job failed, or why it waits",
+        "log": "print or follow the logs of a job",
+        "metrics": "show the metrics of jobs, side by side",
+        "plot": "draw a metric of one or several jobs",
+        "points": "show the points of a sweep: values, states, the best",
+        "describe": "show the definition of a job",
+        "diff": "show what changed between two jobs",
+        "ui": "serve a page that shows jobs, their logs and charts",
+        "export": "write a job as one HTML file",
+        "tracker": "show what experiment trackers know about jobs",
+    },
+    "act on jobs": {
+        "wait": "wait until a job has ended",
+        "cancel": "ask jobs to stop",
+        "exec": "run a command, or a shell, in a running replica",
+        "fetch": "bring the results of a job to this machine",
+        "result": "print what a function that ran as a job returned",
+        "delete": "remove the logs, results and entries of ended jobs",
+        "drill": "simulate a spot interruption of a job",
+        "gc": "remove leftovers of old jobs",
+    },
+    "set up": {
+        "schedulers": "show which schedulers there are, and what each can do",
+        "runopts": "show the options of schedulers",
+        "components": "list components, show their help, lint them",
+        "doctor": "check whether jobs could run on a scheduler",
+        "config": "show the configuration, or create a configuration file",
+        "trust": "let a project's files choose programs and destinations",
+        "workspace": "show which code would be sent with a job",
+        "sagemaker-local": "serve SageMaker's API on this machine",
+        "completion": "print the completion script of a shell",
+    },
 }
+COMMANDS: dict[str, str] = {name: text for group in COMMAND_GROUPS.values() for name, text in group.items()}
 
-# Names of these commands in the predecessor and in other tools.
+# What other tools call these commands. They work, and are not in the help.
 OTHER_NAMES = {
     "builtins": "components",
     "configure": "config init",
@@ -133,7 +145,8 @@ def run_command_line(argv: list[str], dispatch: Dispatch | None = None) -> int:
     def show_once(message: Warning | str, *_: object, **__: object) -> None:
         if str(message) not in printed:
             printed.add(str(message))
-            warn(str(message))
+            show = note if isinstance(message, LatestOfSeveral) else warn
+            show(str(message))
 
     with warnings.catch_warnings():
         warnings.showwarning = show_once
@@ -217,7 +230,10 @@ def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any
 
     ``more`` are further values to set on the parsed arguments.
     """
-    command = load_command(name)
+    if name in OTHER_NAMES and name not in plugin_commands():
+        name, *first = OTHER_NAMES[name].split()
+        words = [*first, *words]
+    command = load_command(name, words)
     parser = Parser(f"shunter {name}", command.__doc__ or COMMANDS.get(name, ""))
     command.add_arguments(parser)
     add_common_options(parser)
@@ -229,8 +245,10 @@ def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any
     return code if isinstance(code, int) else EXIT_OK
 
 
-def load_command(name: str) -> Any:
+def load_command(name: str, words: Sequence[str] = ()) -> Any:
     """Return a command: a module, or an instance of a plugin's class, with ``add_arguments`` and ``run``.
+
+    ``words`` are those behind its name, for the message.
 
     Raises:
         UsageError: there is no such command.
@@ -240,10 +258,14 @@ def load_command(name: str) -> Any:
     plugins = plugin_commands()
     if name in plugins:
         return plugins[name].call()
-    hint = did_you_mean(name, [*COMMANDS, *plugins])
-    if name in OTHER_NAMES:
-        hint = f"It is called `shunter {OTHER_NAMES[name]}`."
-    raise UsageError(f"there is no command {name!r}", hint=hint)
+    raise UsageError(f"there is no command {name!r}", hint=_instead_of(name, words, plugins))
+
+
+def _instead_of(name: str, words: Sequence[str], plugins: Iterable[str]) -> str:
+    """Return what to type instead of a word that is no command."""
+    if name.endswith((".py", ".sh")) or name in ("python", "python3"):
+        return f"To run it: shunter run {shlex.join([name, *words])}"
+    return did_you_mean(name, [*COMMANDS, *plugins])
 
 
 def plugin_commands() -> dict[str, EntryPoint]:
@@ -264,14 +286,18 @@ def _help() -> str:
             "",
             "Start training jobs on any scheduler, and watch them.",
             "",
-            "commands:",
-            *(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items()),
-            *(["", "commands of plugins:"] if plugins else []),
+            *(
+                line
+                for title, group in COMMAND_GROUPS.items()
+                for line in (f"{title}:", *(f"  {name:{width}}  {text}" for name, text in group.items()), "")
+            ),
+            *(["commands of plugins:"] if plugins else []),
             *(f"  {name:{width}}  {value}" for name, value in plugins.items()),
-            "",
-            "A job is named by its handle or the beginning of its id; - (or nothing) is the latest job.",
-            "Exit codes: 0 ok, 1 the job failed, 2 usage, 3 configuration, 4 backend, 5 no such job,",
-            "130 interrupted. `shunter COMMAND --help` shows the options of a command.",
+            *([""] if plugins else []),
+            "A job is named by its handle, the beginning of its id, or its name, which means",
+            "the latest job of that name; - (or nothing) is the job submitted last.",
+            "Exit codes: 0 ok, 1 the job failed, 2 usage, 3 configuration, 4 backend,",
+            "5 no such job, 130 interrupted. `shunter COMMAND --help` shows its options.",
         ]
     )
 
@@ -294,7 +320,9 @@ def set_up_logging(level: str | None) -> None:
     handler.setFormatter(
         _LogFormatter(paint("%(asctime)s %(name)s %(levelname)s", FAINT, sys.stderr) + " %(message)s")
     )
-    logging.basicConfig(level=int(name) if name.isdecimal() else name, handlers=[handler])
+    wanted = int(name) if name.isdecimal() else name
+    logging.basicConfig(level=wanted, handlers=[handler])
+    logging.getLogger("shunter").setLevel(wanted)
 
 
 class _LogFormatter(logging.Formatter):

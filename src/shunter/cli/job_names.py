@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shunter.cli.console import note, show_error
 from shunter.errors import EXIT_OK, ShunterError, UsageError, did_you_mean
 from shunter.limits import MOST_REPLICAS, cut, whole_number
 from shunter.runner import Runner
-from shunter.runner.jobsearch import is_pattern
+from shunter.runner.jobsearch import OPEN_STATES, JobFilter, is_pattern
 from shunter.runner.observation import unknown_job
 from shunter.specs.status import AppStatus
 
@@ -43,13 +43,13 @@ class NamedJobs:
         self.code = self.code or error.exit_code
 
 
-def named_jobs(runner: Runner, names: Iterable[str]) -> NamedJobs:
-    """Find the jobs that are named, and ask for all their states at once. Errors are shown."""
+def named_jobs(runner: Runner, names: Iterable[str], find: Callable[[Runner, str], list[str]]) -> NamedJobs:
+    """Find the jobs that are named by ``find``, and ask for all their states at once. Errors are shown."""
     jobs = NamedJobs()
     only_by_pattern: dict[str, bool] = {}
     for name in names:
         try:
-            for handle in runner.resolve_handles([name]):
+            for handle in find(runner, name):
                 only_by_pattern[handle] = is_pattern(name) and only_by_pattern.get(handle, True)
         except ShunterError as error:
             jobs.add_error(error)
@@ -63,6 +63,23 @@ def named_jobs(runner: Runner, names: Iterable[str]) -> NamedJobs:
             jobs.statuses[handle] = status
     jobs.by_pattern = {handle for handle in jobs.statuses if only_by_pattern[handle]}
     return jobs
+
+
+def jobs_to_remove(runner: Runner, name: str) -> list[str]:
+    """Return the handles that a name or pattern means; a name that several jobs have is refused."""
+    return runner.resolve_handles([name], latest=False)
+
+
+def jobs_to_end(runner: Runner, name: str) -> list[str]:
+    """Return the same; of several jobs with a name, the only one that has not ended."""
+    try:
+        return jobs_to_remove(runner, name)
+    except UsageError:
+        found, _ = runner.search(JobFilter(states=OPEN_STATES, names=[name]))
+        running = [record.handle for record in found if record.name == name]
+        if len(running) != 1:
+            raise
+        return running
 
 
 def split_target(text: str) -> tuple[str, list[ReplicaChoice]]:

@@ -38,6 +38,7 @@ from shunter.runner import Runner, get_runner
 from shunter.runner.config import DEFAULT, RUN_KEYS, Config, LayeredSettings, check_keys, effective_options
 from shunter.runner.config_files import COMMAND_LINE, INI, Setting
 from shunter.schedulers.registry import get_default_scheduler_name
+from shunter.schedulers.short_names import full_name
 from shunter.specs.conversion import ConversionError
 from shunter.specs.durations import parse_duration
 from shunter.specs.job_words import JOB_WORDS, TIME, JobWord, time_option
@@ -54,6 +55,8 @@ _FLAGS = {
     "hang_timeout": "no shunter process watches its replicas",
     "on_hang": "no shunter process watches its replicas",
 }
+#: Values of words of the job, by what stands for them in the help.
+_EXAMPLES = {"N": "2", "SIZE": "16G", "DURATION": "1h", "NAME=VALUE": "A=1", "NAME=URI": "training=./data"}
 _STDIN_KEYS: dict[str, type | tuple[type, ...]] = {
     "component_name": str,
     "scheduler": str,
@@ -195,12 +198,12 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     withheld = {key: setting for key, setting in settings.withheld.items() if given[key] is None}
     config.refuse_withheld(withheld, "run", "Or name it on the command line.")
     configured = {key: setting.value for key, setting in settings.items()}
-    name = args.scheduler or configured.get("scheduler") or get_default_scheduler_name()
+    name = full_name(args.scheduler or configured.get("scheduler") or get_default_scheduler_name())
     component = args.component or configured.get("component")
     if not component:
         raise UsageError(
             "no component given",
-            hint="Try `shunter run utils.echo --msg hello`; `shunter components` lists them.",
+            hint=_without_component(args),
         )
     if "," in name:
         raise UsageError(
@@ -213,7 +216,11 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     if not args.component and settings["component"].project:
         _refuse_strangers_component(component, settings["component"].origin)
     defaults = _settings_of_component(config, component)
-    _add_words(defaults, _given_words(args), component)
+    words = _given_words(args)
+    own_name = ""
+    if JOB_WORDS["name"] in words and get_component(component).options.by_name("name") is None:
+        own_name = words.pop(JOB_WORDS["name"])
+    _add_words(defaults, words, component)
     _check_trust(config, component, args.component_args, defaults)
     opts = runner.scheduler_run_opts(name)
     # the command `torchx` warns of options that the scheduler lacks
@@ -242,6 +249,7 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
         arguments=args.component_args,
         defaults={key: setting.value for key, setting in arguments.items()},
         scheduler=name,
+        name=own_name,
         metrics=_add_metrics(args.metric, cfg, opts),
         options=cfg,
         workspace=travelling,
@@ -250,6 +258,14 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     )
     origins = {key: setting.origin for key, setting in options.items() if setting.kind != DEFAULT}
     return JobRequest(submission, origins, arguments, plan, announcement)
+
+
+def _without_component(args: Namespace) -> str:
+    """Return what to do where no component is named: perhaps the last option took it as its value."""
+    last = (getattr(args, "before", None) or [""])[-1]
+    if last.endswith((".py", ".sh")):
+        return f"{last} is the value of {args.before[-2]} here: give that option a value before the script."
+    return "Try `shunter run utils.echo --msg hello`; `shunter components` lists them."
 
 
 def given_options(args: Namespace, runner: Runner, scheduler: str) -> dict[str, Any]:
@@ -289,7 +305,9 @@ def _value_of(args: Namespace, word: JobWord) -> Any:
     try:
         return word.of_texts(texts)
     except ConversionError as error:
-        raise UsageError(f"--{word.name.replace('_', '-')}: {error}") from None
+        option = f"--{word.name.replace('_', '-')}"
+        example = _EXAMPLES.get(word.metavar, "")
+        raise UsageError(f"{option}: {error}", hint=example and f"Example: {option} {example}") from None
 
 
 def _given_words(args: Namespace) -> dict[JobWord, Any]:
@@ -422,6 +440,9 @@ def requested_job(args: Namespace) -> Iterator[tuple[Runner, JobRequest]]:
             ]
             if places:
                 raise ConfigError(error.message, hint="\n".join([*places, error.hint]).rstrip()) from None
+            script = next((word for word in args.component_args if word.endswith((".py", ".sh"))), "")
+            if component == SCRIPT_COMPONENT and script and "--script" not in args.component_args:
+                error.hint = f"For a script: shunter run {shlex.quote(script)}"
             if args.misplaced:
                 option = next(iter(args.misplaced.values()))[0]
                 error.hint += f"\n{option} is an option of `{args.prog}`: put it before the component."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import textwrap
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -14,14 +15,36 @@ from typing import Any, NoReturn
 
 from shunter.errors import UsageError
 from shunter.limits import MOST_PORT, cut, whole_number
+from shunter.schedulers.short_names import full_name
 from shunter.specs.durations import has_units, parse_duration
 
+#: A paragraph of examples, and what separates an example from its explanation.
+_EXAMPLE, _GAP = re.compile(r"(?m)^(\s|shunter )"), re.compile(r" {2,}")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    width = min(max(shutil.get_terminal_size((100, 24)).columns, 40), 100)
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28, width=width)
+    width = min(max(shutil.get_terminal_size((80, 24)).columns, 40), 100)
+    return _HelpFormatter(prog, max_help_position=28, width=width)
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Fills the paragraphs of a description, and leaves its examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            "\n".join(_example(line, width) for line in paragraph.splitlines())
+            if _EXAMPLE.search(paragraph)
+            else textwrap.fill(" ".join(paragraph.split()), width, break_on_hyphens=False)
+            for paragraph in text.strip().split("\n\n")
+        )
+
+
+def _example(line: str, width: int) -> str:
+    """Return a line of examples; if it is too long, what explains the example stands below it."""
+    if len(line) <= width:
+        return line
+    return _GAP.sub("\n    ", line, count=1)
 
 
 class Parser(ArgumentParser):
@@ -148,10 +171,15 @@ def add_json_option(parser: Parser) -> None:
     parser.add_flag("--json", help="print JSON")
 
 
-def add_scheduler_options(parser: Parser, help: str, *, required: bool = False) -> None:
+def add_scheduler_options(parser: Parser, help: str) -> None:
     """Add ``-s`` and ``-cfg``."""
     parser.add_argument(
-        "-s", "--scheduler", metavar="NAME", required=required, help=help, completer="scheduler_completer"
+        "-s",
+        "--scheduler",
+        type=full_name,
+        metavar="NAME",
+        help=help,
+        completer="scheduler_completer",
     )
     parser.add_repeated(
         "-cfg",

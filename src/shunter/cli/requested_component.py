@@ -33,7 +33,7 @@ def parse_component(parser: Parser, argv: list[str]) -> Namespace:
     try:
         end = parser.index_of_argument(argv)
     except UsageError as error:
-        error.hint += "\nOptions of a script or component stand behind it."
+        error.hint += _behind_script(parser, argv)
         raise
     args, rest = parser.parse_arguments(argv[:end]), argv[end:]
     names_python = bool(rest) and _PYTHON.fullmatch(rest[0]) is not None
@@ -51,6 +51,23 @@ def parse_component(parser: Parser, argv: list[str]) -> Namespace:
         if parser.has_option(word) and word not in ("-h", "--help")
     }
     return args
+
+
+def _behind_script(parser: Parser, argv: list[str]) -> str:
+    """Return the hint about an unknown option: those of a script stand behind it."""
+    at = next((k for k, word in enumerate(argv) if word.endswith((".py", ".sh"))), None)
+    if at is None:
+        return "\nOptions of a script or component stand behind it."
+    ours: list[str] = []
+    others: list[str] = []
+    words = argv[:at]
+    while words:
+        is_ours = parser.has_option(words[0])
+        taken = parser.with_value(words) if is_ours else words[: 1 + (not words[1:2] or words[1][:1] != "-")]
+        (ours if is_ours else others).extend(taken)
+        words = words[len(taken) :]
+    command = [*parser.prog.split(), *ours, argv[at], *others, *argv[at + 1 :]]
+    return f"\nFor the script: {shlex.join(command)}"
 
 
 def _run_command(args: Namespace, words: list[str]) -> None:

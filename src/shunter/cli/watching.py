@@ -283,11 +283,12 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
     took = format_duration(time.time() - started)
     reason = f": {reason_text(status)}" if status.reason else ""
     note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {took}{reason}")
+    explains = status.state == AppState.FAILED and not interrupts.stopping
     if status.state != AppState.SUCCEEDED:
         restarts = [f"Restarts: {status.num_restarts}"] if status.num_restarts > 0 else []
-        for line in [*restarts, *detail_lines(status)]:
+        for line in [*restarts, *detail_lines(status, with_errors=not explains)]:
             note(line)
-    if status.state == AppState.FAILED and not interrupts.stopping:
+    if explains:
         from shunter.why.explanation import Explanation, explain_failed  # only after a failure
 
         for line in Explanation(handle, status, explain_failed(runner, handle, status)).short():

@@ -19,6 +19,7 @@ import contextlib
 import inspect
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -225,7 +226,7 @@ def _no_file(path: str) -> ComponentNotFoundException:
         return ComponentFileNotFoundError(
             f"there is no file {path}", hint=f"The directory {directory} cannot be read: {error.strerror}."
         )
-    similar = did_you_mean(path, [file for file in files if file.endswith(".py")])
+    similar = did_you_mean(path, [shlex.quote(file) for file in files if file.endswith(".py")])
     return ComponentFileNotFoundError(f"{path} does not exist", hint=similar)
 
 

@@ -91,6 +91,7 @@ class Executor(concurrent.futures.Executor):
         chosen = config.command("run").get("scheduler")
         name = scheduler or (chosen.value if chosen is not None else "") or runner.default_scheduler()
         backend = runner.scheduler(name)
+        name = backend.backend
         opts = runner.scheduler_run_opts(name)
         parameters, options = job_of_words(job, name, opts)
         configured = config.component("train.script")

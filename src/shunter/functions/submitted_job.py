@@ -120,6 +120,19 @@ class Job:
         with get_runner() as runner:
             return explain(runner, self.handle, self._known(runner.status(self.handle)))
 
+    def resume(self, arguments: Sequence[str] = (), *, name: str = "") -> Job:
+        """Start a job that goes on from the last checkpoint of this one, which has to have ended; return it.
+
+        Args:
+            arguments: words that replace those of the job, such as ``["--epochs", "20"]``.
+            name: name of the new job; that of this one unless given.
+
+        Raises:
+            ConfigError: the job has not ended, or has no checkpoints.
+        """
+        with get_runner() as runner:
+            return Job(runner.rerun(self.handle, from_checkpoint=True, arguments=arguments, name=name))
+
     def cancel(self) -> None:
         """Ask the job to stop. Does not wait for it; does nothing if it has ended."""
         with get_runner() as runner:

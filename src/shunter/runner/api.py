@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -44,6 +45,7 @@ from shunter.schedulers.registry import (
     get_scheduler_factory,
     unknown_scheduler,
 )
+from shunter.schedulers.short_names import full_name
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import AppHandle, make_app_handle, parse_app_handle
@@ -144,6 +146,8 @@ class Runner:
         Raises:
             UnknownSchedulerException: there is none.
         """
+        if self._factories is None:
+            name = full_name(name)
         if name not in self._schedulers:
             created = self._factory(name)(self._name, **self._scheduler_params)
             scheduler = as_scheduler(created, name, self._name)
@@ -303,6 +307,10 @@ class Runner:
 
     def app_of(self, submission: Submission) -> AppDef:
         """Return the job of a submission: its own, or what its component makes."""
+        app = self._app_of(submission)
+        return replace(app, name=submission.name) if submission.name else app
+
+    def _app_of(self, submission: Submission) -> AppDef:
         if submission.app is not None:
             return submission.app
         from shunter.components.finder import get_component  # only what submits needs components
@@ -441,7 +449,8 @@ class Runner:
 
         Args:
             text: a handle; the beginning of an app id, or of a handle, that matches only one job of the
-                history; or ``-`` or None for the job that was submitted last.
+                history; a name, which means the latest job of that name, with a warning if there are several;
+                or ``-`` or None for the job that was submitted last.
 
         Raises:
             UnknownAppException: no job of the history matches.
@@ -457,17 +466,18 @@ class Runner:
         with log_event("execute", scheduler.backend, self._name, app_id=app_id):
             return scheduler.execute(app_id, role_name, k, command, tty=tty)
 
-    def resolve_handles(self, texts: Iterable[str]) -> builtins.list[AppHandle]:
+    def resolve_handles(self, texts: Iterable[str], *, latest: bool = True) -> builtins.list[AppHandle]:
         """Return the handles of the jobs that a user names, each once.
 
         Args:
             texts: as `resolve_handle` takes them, or patterns of names and ids with ``*``, ``?`` and ``[``.
+            latest: whether a name that several jobs have means the latest; otherwise it is refused.
 
         Raises:
             UnknownAppException: no job of the history matches one of them.
             UsageError: what is not a pattern matches several jobs.
         """
-        return resolve_all(texts, self._reconciled_history)
+        return resolve_all(texts, self._reconciled_history, latest=latest)
 
     def results(self, app_handle: AppHandle, role_name: str, k: int = 0) -> ResultPlace:
         """Return where the results of a replica are: files that can be listed and read.

@@ -1,8 +1,10 @@
 """Events: one for each call of the runner, for plugins that count, trace or report.
 
 Receivers are the entry points of the group ``shunter.events`` (``torchx.events``), each a callable that
-takes an `Event`, and the logger ``shunter.events``, which gets one JSON object per event at level INFO.
-Nothing is sent anywhere by default. A receiver that fails is reported once and never harms a job.
+takes an `Event`, and the logger ``shunter.events``, which gets one JSON object per event at level INFO, if
+it has that level or a handler, or the logger ``shunter`` has that level: the level of the root logger, which
+programs set for their own messages, is not enough. Nothing is sent anywhere by default. A receiver that
+fails is reported once and never harms a job.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ def _deliver(name: str, handler: Callable[[Event], object], event: Event) -> Non
 
 def _log(event: Event) -> None:
     logger = logging.getLogger(LOGGER)
-    if logger.isEnabledFor(logging.INFO):
+    is_wanted = logger.level or logger.handlers or logging.getLogger("shunter").level
+    if is_wanted and logger.isEnabledFor(logging.INFO):
         logger.info("%s", json.dumps(event.to_json(), default=str))
 
 

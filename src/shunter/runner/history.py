@@ -284,6 +284,23 @@ class History:
                 return handles
         return []
 
+    def names(self, limit: int) -> list[str]:
+        """Return the names of the latest submissions, each once."""
+        condition = "phase = 'submitted' AND sweep IS NULL"
+        rows = self._query(f"SELECT name FROM jobs WHERE {condition} ORDER BY seq DESC{_limit(limit)}")
+        return list(dict.fromkeys(row[0] for row in rows))
+
+    def named(self, name: str, scheduler: str | None = None) -> list[str]:
+        """Return the handles of the jobs with this name, the latest first; not the points of sweeps."""
+        condition, values = "name = ?", [name]
+        if scheduler is not None:
+            condition, values = condition + " AND scheduler = ?", [*values, scheduler]
+        statement = (
+            f"SELECT handle FROM jobs WHERE phase = 'submitted' AND sweep IS NULL AND {condition} "
+            "ORDER BY seq DESC"
+        )
+        return [row[0] for row in self._query(statement, *values)]
+
     # ---- statements
 
     def _among(self, column: str, texts: Iterable[str], condition: str, *values: str) -> set[str]:

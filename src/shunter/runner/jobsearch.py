@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import re
+import shlex
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from shunter.errors import UnknownAppException, UsageError
+from shunter.errors import UnknownAppException, UsageError, did_you_mean
 from shunter.runner import observation
 from shunter.runner.observation import SchedulerOf
 from shunter.runner.records import INTENT, REFUSED, SETTLED_STATES, SUBMITTED, JobRecord
 from shunter.schedulers.api import ListAppResponse, Scheduler
-from shunter.specs.handles import parse_app_handle
+from shunter.specs.handles import LatestOfSeveral, parse_app_handle
 from shunter.specs.status import AppState
 
 if TYPE_CHECKING:
     from shunter.runner.history import History
 
 MOST_CANDIDATES = 10
+_MOST_NAMES = 1000
 
 # An id with the random suffix of our ids: it is complete.
 _WHOLE_ID = re.compile(r"[^/\s]+://.*/[^/\s]+-[23456789bcdfghjkmnpqrtvwxyz]{10}")
+
+#: States of jobs that may still run.
+OPEN_STATES = {name for name in AppState.__members__ if name not in SETTLED_STATES}
 
 #: The state by which `list` shows submissions that were refused; no scheduler has it.
 REFUSED_STATE = "REFUSED"
@@ -215,7 +221,7 @@ def _total(
 # ---- by what a user types
 
 
-def resolve(text: str | None, history: Callable[[], History]) -> str:
+def resolve(text: str | None, history: Callable[[], History], *, latest: bool = True) -> str:
     """Return the handle that a text names; see `Runner.resolve_handle`. The history is opened if needed."""
     if text and _WHOLE_ID.fullmatch(text):
         return text
@@ -225,23 +231,23 @@ def resolve(text: str | None, history: Callable[[], History]) -> str:
         raise UsageError(f"{text!r} names no job", hint="Write - for the job that was submitted last.")
     scheduler, separator, rest = text.partition("://")
     if not separator:
-        return _only(text, text, None, history())
+        return _only(text, text, None, history(), latest=latest)
     if history().find(text) is not None:
         return text
     if history().handles(text, limit=1):
-        return _only(text, text, None, history())
+        return _only(text, text, None, history(), latest=latest)
     if "/" not in rest:
-        return _only(text, rest, scheduler, history())
+        return _only(text, rest, scheduler, history(), latest=latest)
     parse_app_handle(text)  # a job of another machine, or of another user
     return text
 
 
-def resolve_all(texts: Iterable[str], history: Callable[[], History]) -> list[str]:
+def resolve_all(texts: Iterable[str], history: Callable[[], History], *, latest: bool = True) -> list[str]:
     """Return the handles of the jobs that texts name; see `Runner.resolve_handles`."""
     handles: dict[str, None] = {}
     for text in texts:
         if not is_pattern(text):
-            handles[resolve(text, history)] = None
+            handles[resolve(text, history, latest=latest)] = None
             continue
         matches = [
             record.handle for record in history().select(JobFilter(names=[text])) if record.phase == SUBMITTED
@@ -265,22 +271,40 @@ def _latest(history: History) -> str:
     return record.handle
 
 
-def _only(text: str, beginning: str, scheduler: str | None, history: History) -> str:
-    """Return the handle of the only job with this id, or else whose id begins with it."""
+def _only(text: str, beginning: str, scheduler: str | None, history: History, *, latest: bool) -> str:
+    """Return the handle of the only job with this id, or else whose id begins with it.
+
+    If there are several, ``latest`` chooses the latest of those whose name it is.
+    """
     handles = history.handles(beginning, scheduler, MOST_CANDIDATES + 1)
+    named = history.named(beginning, scheduler) if latest and len(handles) != 1 else []
+    if named:
+        if len(named) > 1:
+            app_id = parse_app_handle(named[0]).app_id
+            message = f"{text}: {app_id}, the latest of {len(named)}"
+            warnings.warn(message, LatestOfSeveral, stacklevel=2)
+        return named[0]
     if not handles:
         raise UnknownAppException(
             f"no job in the history has an id that begins with {text!r}",
-            hint="`shunter list` shows the jobs; name a job that is not listed by its complete handle.",
+            hint=_similar(beginning, history)
+            + "`shunter list` shows the jobs; name a job that is not listed by its complete handle.",
         )
     if len(handles) > 1:
         listing = "".join(f"\n  {handle}" for handle in handles[:MOST_CANDIDATES])
         has_more = len(handles) > MOST_CANDIDATES
         raise UsageError(
             f"{text!r} matches {f'more than {MOST_CANDIDATES}' if has_more else len(handles)} jobs:{listing}",
-            hint="Give more of the id, or the complete handle.",
+            hint="Give more of the id, or the complete handle; or, for all of them, a pattern: "
+            f"{shlex.quote(text + '*')}",
         )
     return handles[0]
+
+
+def _similar(name: str, history: History) -> str:
+    """Return a question with names of recent jobs that are like this one; "" without any."""
+    question = did_you_mean(name, history.names(_MOST_NAMES))
+    return f"{question} " if question.startswith("Did") else ""
 
 
 def recorded(history: History, app_handle: str, attempt: str) -> JobRecord:

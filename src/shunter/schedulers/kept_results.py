@@ -114,6 +114,11 @@ class LocalResults:
         self.folders = dict(folders)
         self.left_out: list[str] = []
 
+    @property
+    def checkpoints_at(self) -> str:
+        """Where other jobs can read its checkpoints."""
+        return self.folders.get("checkpoints", "")
+
     @classmethod
     def below(cls, base: str) -> LocalResults:
         """Return the results below a base directory."""
@@ -221,6 +226,11 @@ class JoinedResults:
         return isinstance(other, JoinedResults) and self.places == other.places
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def checkpoints_at(self) -> str:
+        """Where other jobs can read its checkpoints; "" if nowhere."""
+        return next(filter(None, (getattr(place, "checkpoints_at", "") for place in self.places)), "")
 
     @property
     def left_out(self) -> list[str]:

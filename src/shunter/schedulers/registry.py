@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from shunter.errors import ConfigError, UnknownSchedulerException, did_you_mean
 from shunter.plugins import EntryPoint, entry_points, installed
 from shunter.schedulers.api import Scheduler
+from shunter.schedulers.short_names import SHORT_NAMES
 from shunter.schedulers.torchx_scheduler import TorchXScheduler
 
 
@@ -111,7 +112,9 @@ def unknown_scheduler(name: str, known: Iterable[str]) -> UnknownSchedulerExcept
         return UnknownSchedulerException(
             f"there is no scheduler {name!r}: TorchX removed it in {when}, and shunter has none", hint=hint
         )
-    return UnknownSchedulerException(f"there is no scheduler {name!r}", hint=did_you_mean(name, known))
+    return UnknownSchedulerException(
+        f"there is no scheduler {name!r}", hint=did_you_mean(name, [*known, *SHORT_NAMES])
+    )
 
 
 def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:

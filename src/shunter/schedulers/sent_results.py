@@ -105,7 +105,8 @@ class SentResults:
     """Results below a URI, packed or not.
 
     Args:
-        uri: the folder that has ``model.tar.gz`` or ``model/``: ``s3://bucket/prefix/JOB/output``, or a path.
+        uri: the folder that has ``model.tar.gz`` or ``model/``: ``s3://bucket/prefix/JOB/output``, or a path;
+            "" if it has sent nothing but checkpoints.
         host: name of the host whose results they are; "" for the first one, or for all where they are merged.
         checkpoints: URI of its checkpoints; "" if they went nowhere.
         store: reads S3.
@@ -128,12 +129,17 @@ class SentResults:
     def __hash__(self) -> int:
         return hash((self.uri, self.host, self.checkpoints))
 
+    @property
+    def checkpoints_at(self) -> str:
+        """Where other jobs can read its checkpoints; "" if nowhere."""
+        return self.checkpoints
+
     def files(self) -> list[ResultFile]:
         """Return the files that have been sent so far."""
         self.left_out = []
         self._items = {}
         seen: dict[str, Item] = {}
-        for item in self._listing(self.uri):
+        for item in self._listing(self.uri) if self.uri else ():
             path = item.path
             if self.host:
                 host, _, path = path.partition("/")

@@ -142,6 +142,8 @@ def _mount_local_paths(role: Role) -> None:
     read_only_by_path = {
         local_path(channel_uri(channel)): True for channel in specification.get("channels", {}).values()
     }
+    for earlier in (specification.get("checkpoints") or {}).get("earlier", {}).values():
+        read_only_by_path[local_path(earlier["uri"])] = True
     for section in ("output", "checkpoints"):
         read_only_by_path[local_path(specification.get(section, {}).get("uri", ""))] = False
     for path, read_only in read_only_by_path.items():

@@ -13,6 +13,10 @@ AppHandle = str
 _HANDLE = r"(?P<scheduler>[^:/\s]+)://(?P<session>.*)/(?P<app_id>[^/\s]+)"
 
 
+class LatestOfSeveral(UserWarning):
+    """Says which job a name means that several jobs have."""
+
+
 class ParsedAppHandle(NamedTuple):
     """The three parts of a handle. The session may be empty."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -26,6 +27,7 @@ from shunter.specs.conversion import (
     type_name,
     unquote,
 )
+from shunter.specs.durations import has_units, parse_duration
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
@@ -86,6 +88,8 @@ class runopt:
         if value is None or (value == "None" and bare_type(self.opt_type) is not str):
             return None
         if isinstance(value, str) and bare_type(self.opt_type) is not str:
+            if self.time_limit == SECONDS and has_units(value):
+                value = str(math.ceil(parse_duration(value)))
             return from_text(self.opt_type, value)
         return from_value(self.opt_type, value)
 

@@ -7,7 +7,7 @@ import re
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -279,17 +279,21 @@ def detail_lines(
     status: AppStatus,
     filter_roles: Iterable[str] | None = None,
     state_text: Callable[[AppState], str] = str,
+    *,
+    with_errors: bool = True,
 ) -> list[str]:
     """Return the details of a job besides its state and reason: replicas, error files, its web page.
 
-    ``state_text`` may colour the states.
+    ``state_text`` may colour the states; ``with_errors`` says whether to show the errors of replicas.
     """
     lines = []
     for role in status.selected_roles(filter_roles):
         lines.append(f"Role {clean(role.role)}:")
-        lines += [line for replica in role.replicas for line in _replica_lines(replica, state_text)]
+        for replica in role.replicas:
+            shown = replica if with_errors else replace(replica, structured_error_msg=NONE)
+            lines += _replica_lines(shown, state_text)
     is_of_replica = any(replica.structured_error_msg != NONE for replica in status.replicas())
-    if status.structured_error_msg != NONE and not is_of_replica:
+    if with_errors and status.structured_error_msg != NONE and not is_of_replica:
         lines += error_lines(status.structured_error_msg)
     if status.results:
         lines.append(f"Results: {clean(status.results)}")

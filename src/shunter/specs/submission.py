@@ -23,6 +23,7 @@ class Submission:
         arguments: the component's arguments, as on the command line or by parameter name.
         defaults: values of parameters of the component that are not among the arguments.
         scheduler: name of the scheduler; "" for the runner's default one.
+        name: name of the job; "" leaves that of its definition.
         options: the scheduler's options, as a mapping or as its options dataclass.
         workspace: the code that travels with the job, see `Workspace.from_str`; none by default.
         after: jobs of the same scheduler that have to succeed before this one starts, as
@@ -43,6 +44,7 @@ class Submission:
     arguments: Sequence[str] | Mapping[str, Any] = ()
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     scheduler: str = ""
+    name: str = ""
     options: Any = field(default_factory=lambda: MappingProxyType({}))
     workspace: Workspace | str | None = None
     after: Sequence[str] = ()

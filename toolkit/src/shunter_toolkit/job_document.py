@@ -13,7 +13,7 @@ import re
 import signal
 from typing import Any
 
-from . import channels, code_download, input_config, kernel, log, metrics
+from . import channels, code_download, earlier_checkpoints, input_config, kernel, log, metrics
 from .errors import ConfigError, StoreError
 from .layout import Layout
 from .script_launch import MPI_PROCESSES_PARAMETER, TORCHRUN_PROCESSES_PARAMETER
@@ -52,7 +52,8 @@ _DISTRIBUTION_KEYS: dict[str, tuple[type, ...]] = {
     "instance_groups": (list,),
 }
 _OUTPUT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "compression": (str,), "log": (bool,)}
-_CHECKPOINT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "path": (str,)}
+_CHECKPOINT_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "path": (str,), "earlier": (dict,)}
+_EARLIER_KEYS: dict[str, tuple[type, ...]] = {"uri": (str,), "files": (int,)}
 # A host name is resolved, and also names a folder of results.
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _FLAGS = {"mpi": "sagemaker_mpi_enabled", "torchrun": "sagemaker_torch_distributed_enabled"}
@@ -98,6 +99,8 @@ class Job:
             raise ConfigError(
                 f"distribution.kind must be none, torchrun or mpi, not {self.distribution['kind']!r}."
             )
+        for replica, earlier in self.checkpoints.get("earlier", {}).items():
+            _check(earlier, _EARLIER_KEYS, f"checkpoints.earlier.{replica} in the job document")
         path = self.checkpoints.get("path", "")
         if path and (not os.path.isabs(path) or ".." in path.split("/")):
             raise ConfigError(f"checkpoints.path must be an absolute path without '..', not {path!r}.")
@@ -172,6 +175,10 @@ class Job:
             place = Place.of(self.checkpoints["uri"])
             count = channels.restore(place, self.checkpoint_dir(layout))
             log.info(f"Checkpoints: {count} files restored from {self.checkpoints['uri']}")
+        replica = os.environ.get("TORCHX_REPLICA_IDX", str(self.host_index))
+        earlier = self.checkpoints.get("earlier", {}).get(replica)
+        if earlier:
+            earlier_checkpoints.bring(earlier, self.checkpoint_dir(layout))
 
     @property
     def log_level(self) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from shunter.cli.console import interrupt_message, note
-from shunter.cli.job_names import NamedJobs, named_jobs, select_replicas, split_target
+from shunter.cli.job_names import NamedJobs, jobs_to_end, named_jobs, select_replicas, split_target
 from shunter.cli.parser import Parser, add_handle_argument
 from shunter.cli.watching import wait_for_end
 from shunter.errors import ShunterError
@@ -29,7 +29,7 @@ def run(args: Namespace) -> int:
     with get_runner() as runner:
         names = args.handles or ["-"]
         parts = [name for name in names if split_target(name)[1]]
-        jobs = named_jobs(runner, [name for name in names if name not in parts])
+        jobs = named_jobs(runner, [name for name in names if name not in parts], jobs_to_end)
         for name in parts:
             _cancel_replicas(runner, jobs, name)
         ended, active = [], []
@@ -60,7 +60,7 @@ def _cancel_replicas(runner: Runner, jobs: NamedJobs, name: str) -> None:
     """Ask replicas that are named ``HANDLE/ROLE/0,1`` to stop."""
     job, choices = split_target(name)
     try:
-        for handle in runner.resolve_handles([job]):
+        for handle in jobs_to_end(runner, job):
             replicas = select_replicas(runner.replicas(handle), choices)
             runner.cancel_replicas(handle, replicas)
             note(f"asked {', '.join(f'{role}/{k}' for role, k in replicas)} of {handle} to stop")

@@ -10,7 +10,7 @@ import os
 from argparse import Namespace
 
 from shunter.cli.console import note, out
-from shunter.cli.job_names import named_jobs
+from shunter.cli.job_names import jobs_to_remove, named_jobs
 from shunter.cli.parser import Parser, add_handle_argument
 from shunter.errors import EXIT_OK
 from shunter.runner import Runner, get_runner
@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
         if args.forget:
             _forget(runner, args.handles, yes=args.yes)
             return EXIT_OK
-        jobs = named_jobs(runner, args.handles)
+        jobs = named_jobs(runner, args.handles, jobs_to_remove)
         running = {handle for handle in jobs.by_pattern if not jobs.statuses[handle].is_terminal()}
         handles = [handle for handle in jobs.statuses if handle not in running]
         only_shows = jobs.by_pattern and not args.yes
@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
 
 def _forget(runner: Runner, names: list[str], *, yes: bool) -> None:
     """Take jobs out of lists without asking their schedulers."""
-    handles = runner.resolve_handles(names)
+    handles = runner.resolve_handles(names, latest=False)
     only_shows = any(map(is_pattern, names)) and not yes
     for handle in handles:
         if only_shows:

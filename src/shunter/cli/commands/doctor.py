@@ -17,17 +17,19 @@ from shunter.schedulers.responses import Check
 
 
 def add_arguments(parser: Parser) -> None:
-    add_scheduler_options(parser, "the scheduler", required=True)
+    add_scheduler_options(parser, "the scheduler (default: that of `shunter run`)")
     add_json_option(parser)
 
 
 def run(args: Namespace) -> int:
     """Run the command. It fails if a check fails."""
     with get_runner() as runner:
-        scheduler = runner.scheduler(args.scheduler)
-        given = runner.cfg_from_str(args.scheduler, *args.cfg)
+        chosen = runner.config.command("run").get("scheduler")
+        configured = chosen.value if chosen is not None else runner.default_scheduler()
+        scheduler = runner.scheduler(args.scheduler or configured)
+        given = runner.cfg_from_str(scheduler.backend, *args.cfg)
         checks = scheduler.doctor({**scheduler.context.configured_options(), **given})
-    checks = checks or [Check(args.scheduler, None, f"{args.scheduler} has no checks")]
+    checks = checks or [Check(scheduler.backend, None, f"{scheduler.backend} has no checks")]
     checks.append(_which_torchx())
     failed = sum(check.ok is False for check in checks)
     print_result(args.json, checks_json(checks), map(check_line, checks))

@@ -6,6 +6,7 @@ Without a terminal stdin and stdout are piped: `shunter exec - -- cat results.js
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 
 from shunter.cli.console import OutputClosed
@@ -13,6 +14,7 @@ from shunter.cli.parser import Parser, add_handle_argument
 from shunter.errors import UsageError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.joined_terminal import has_terminal
+from shunter.specs.handles import parse_app_handle
 
 
 def add_arguments(parser: Parser) -> None:
@@ -61,5 +63,9 @@ def _replica(runner: Runner, handle: str, text: str | None) -> tuple[str, int]:
         return replicas[0]
     role, separator, index = text.rpartition("/")
     if not separator or not role or not index.isdecimal():
-        raise UsageError(f"{text!r} does not name a replica", hint="Write ROLE/ID, such as trainer/0.")
+        raise UsageError(
+            f"{text!r} does not name a replica",
+            hint="Write ROLE/ID, such as trainer/0. For a command: "
+            f"shunter exec {parse_app_handle(handle).app_id} -- {shlex.quote(text)}",
+        )
     return role, int(index)

@@ -9,8 +9,10 @@ The header is a comment (PEP 723), with examples to be uncommented. The command 
 from __future__ import annotations
 
 import ast
+import glob
 import json
 import os
+import shlex
 import shutil
 import sys
 from argparse import Namespace
@@ -18,7 +20,7 @@ from importlib.metadata import packages_distributions
 
 from shunter.cli.console import note, out
 from shunter.cli.parser import Parser
-from shunter.errors import ConfigError
+from shunter.errors import ConfigError, did_you_mean
 from shunter.paths import read_regular_file
 from shunter.specs.script_header import read_header, with_header
 
@@ -65,7 +67,13 @@ def run(args: Namespace) -> None:
 
 def _read(script: str) -> str:
     if not os.path.isfile(script):
-        raise ConfigError(f"there is no script {script}", hint="Name a script, such as train.py.")
+        folder = os.path.dirname(script)
+        paths = glob.glob(os.path.join(glob.escape(folder), "*.*"))
+        scripts = [shlex.quote(path) for path in paths if path.endswith((".py", ".sh"))]
+        raise ConfigError(
+            f"there is no script {script}",
+            hint=did_you_mean(script, scripts) or "Name a script, such as train.py.",
+        )
     if not script.endswith((".py", ".sh")):
         raise ConfigError(f"{script} is neither a Python nor a shell script (.py, .sh)")
     try:

@@ -46,7 +46,9 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_flag("-f", "--follow", "-t", help="follow until the job has ended")
     parser.add_argument(
+        "-n",
         "--tail",
+        "--lines",
         type=_line_count,
         metavar="N",
         help="only the last N lines of each replica; -f follows the log",

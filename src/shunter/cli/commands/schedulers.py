@@ -6,13 +6,16 @@ The answers come from the schedulers' code. `shunter runopts` shows their option
 from __future__ import annotations
 
 import sys
+import textwrap
 from argparse import Namespace
+from functools import partial
 
-from shunter.cli.console import is_tty, print_result, table, table_width, terminal_size, warn
+from shunter.cli.console import print_result, table, table_width, terminal_size, warn
 from shunter.cli.parser import Parser, add_json_option
 from shunter.errors import EXIT_CONFIG, EXIT_OK, ConfigError
 from shunter.runner import get_runner
 from shunter.schedulers.capabilities import COLUMNS, capabilities_of
+from shunter.schedulers.short_names import full_name
 
 Matrix = dict[str, dict[str, "bool | str"]]
 
@@ -28,7 +31,7 @@ def run(args: Namespace) -> int:
     matrix: Matrix = {}
     code = EXIT_OK
     with get_runner() as runner:
-        for name in args.names or runner.scheduler_backends():
+        for name in map(full_name, args.names or runner.scheduler_backends()):
             try:
                 matrix[name] = capabilities_of(runner.scheduler(name))
             except ConfigError as error:
@@ -37,8 +40,9 @@ def run(args: Namespace) -> int:
                 warn(error.message)  # an incompletely installed scheduler must not hide others
                 code = code or (EXIT_OK if "not installed" in error.message else EXIT_CONFIG)
     width = max(map(len, COLUMNS))
-    meanings = [f"{column:{width}}  {meaning}" for column, meaning in COLUMNS.items()]
-    columns = terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize
+    columns = terminal_size(1)[0]
+    wrap = partial(textwrap.fill, width=columns, subsequent_indent=" " * (width + 2), break_on_hyphens=False)
+    meanings = [wrap(f"{column:{width}}  {meaning}") for column, meaning in COLUMNS.items()]
     print_result(args.json, matrix, [_table(matrix, columns), "", *meanings])
     return code
 

@@ -17,7 +17,6 @@ from shunter.compat.schedulers.factories import get_scheduler_factories
 from shunter.compat.specs.builders import exits
 from shunter.compat.specs.status import AppStatus, torchx_rows, torchx_status
 from shunter.errors import PluginError, UnknownAppException
-from shunter.runner import events
 from shunter.runner.api import Runner
 from shunter.runner.config import load_config
 from shunter.schedulers.registry import SchedulerFactory
@@ -72,9 +71,6 @@ class TorchxRunner(Runner):
         super().__init__(name, scheduler_factories, component_defaults, scheduler_params, **more)
         #: The definitions of jobs, by handle, that a subclass submitted itself.
         self._apps: dict[str, AppDef] = {}
-        event_logger = logging.getLogger(events.LOGGER)
-        if not event_logger.handlers and event_logger.level == logging.NOTSET:
-            event_logger.propagate = False
 
     def trackers(self) -> dict[str, str | None]:
         """Return the trackers of jobs; tests replace `get_configured_trackers`."""

@@ -30,6 +30,11 @@ class SharedResults:
     def __hash__(self) -> int:
         return hash(self.base)
 
+    @property
+    def checkpoints_at(self) -> str:
+        """Where other jobs of the cluster can read its checkpoints."""
+        return f"{self.base}/checkpoints"
+
     def files(self) -> list[ResultFile]:
         """Return the files; links to other results are files, links to elsewhere are left out."""
         self.left_out = []
