@@ -51,6 +51,7 @@ COMMANDS: dict[str, str] = {
     "plot": "draw a metric of one or several jobs",
     "fetch": "bring the results of a job to this machine",
     "exec": "run a command, or a shell, in a running replica of a job",
+    "forward": "make a port of a running replica reachable on this machine",
     "wait": "wait until a job has ended",
     "result": "print what a function that ran as a job returned",
     "list": "list jobs",
@@ -90,6 +91,7 @@ OTHER_NAMES = {
     "prune": "gc",
     "compare": "diff",
     "explain": "why",
+    "port-forward": "forward",
     "top": "metrics --watch",
 }
 

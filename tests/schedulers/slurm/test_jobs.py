@@ -13,6 +13,7 @@ from shunter.schedulers.hpc.commands import Commands
 from shunter.specs import AppDef, AppState, Resource
 from shunter.sweeps import run_sweep
 from tests import backends
+from tests.web_server_job import PROGRAM, Forwarding
 
 from .conftest import SMALL, Jobs, role
 
@@ -235,6 +236,15 @@ def test_a_command_runs_beside_a_replica(jobs, slurm):
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
         # srun by itself would complain about the exit code
         assert (done.stdout, done.stderr, done.returncode) == (f"{host}\n", "oops\n", 7)
+
+
+def test_a_port_of_a_node_is_forwarded(jobs):
+    app_id = jobs.submit(role(f"exec python3 -c '{PROGRAM}'"))
+    port = int(jobs.wait_for_line(app_id, "port ").split()[1])
+    forwarding = Forwarding(f"slurm://test/{app_id}", port, os.environ)
+    forwarding.check()
+    jobs.scheduler.cancel(app_id)
+    assert "has ended: CANCELLED" in forwarding.process.communicate(timeout=100)[1]
 
 
 def test_what_can_never_start_is_refused_before(jobs):
