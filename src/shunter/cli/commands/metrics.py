@@ -24,6 +24,8 @@ from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
 from shunter.metrics.series import Series, finite, summary
 from shunter.metrics.usage import PREFIX
 from shunter.runner import get_runner
+from shunter.runner.resource_use import use_lines
+from shunter.terminal import clean
 
 #: Seconds between two updates of --watch.
 WATCH_INTERVAL = 1.0
@@ -73,6 +75,10 @@ def run(args: Namespace) -> None:
             )
         elif args.format == "csv":
             out(_as_csv(jobs, args.name))
+        elif not args.name:
+            for job in jobs:
+                for text in use_lines(runner, job.handle):
+                    out(f"Resources of {clean(text if len(jobs) == 1 else f'{job.label} {text}')}")
 
 
 def _read(jobs: Sequence[JobMetrics], args: Namespace, forwarded: Sequence[ForwardedMetrics]) -> None:
