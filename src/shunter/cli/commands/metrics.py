@@ -1,9 +1,9 @@
 """Show the metrics of jobs: the last, minimum and maximum values, several jobs side by side.
 
 Metrics are read from what jobs write anyway: log lines that are JSON objects with numbers and a step, the
-metrics of --metric (given here, or when the job was started), TensorBoard event files and Trackio databases
-among the results. Of a job with none of these, what looks like metrics in its log is shown: loss=0.31. CPU,
-memory and GPU usage on this machine is recorded as system/...
+metrics of --metric (given here, or when the job was started), TensorBoard event files, Trackio databases and
+CSV files among the results. Of a job with none of these, what looks like metrics in its log is shown:
+loss=0.31. CPU, memory and GPU usage is recorded as system/...; the last lines compare it with what was asked.
 """
 
 from __future__ import annotations
