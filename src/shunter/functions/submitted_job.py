@@ -7,6 +7,7 @@ from typing import Any
 
 from shunter.errors import ResultError, UnknownAppException
 from shunter.functions.call_results import CallResults
+from shunter.metrics import Series, read
 from shunter.runner import Runner, get_runner
 from shunter.runner.fetched_results import Fetched
 from shunter.runner.jobsearch import recorded
@@ -115,6 +116,15 @@ class Job:
         """Return why the job failed or waits, as ``shunter why`` finds it."""
         with get_runner() as runner:
             return explain(runner, self.handle, self._known(runner.status(self.handle)))
+
+    def metrics(self, *names: str) -> dict[str, list[Series]]:
+        """Return the metrics that the job has reported so far, by name the series of each replica.
+
+        Args:
+            names: only these; all by default.
+        """
+        with get_runner() as runner:
+            return read(runner, self.handle, names or None)
 
     def cancel(self) -> None:
         """Ask the job to stop. Does not wait for it; does nothing if it has ended."""

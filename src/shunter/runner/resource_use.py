@@ -140,8 +140,8 @@ def _text(asked: Mapping[str, Any], used: Used) -> str:
     if not math.isnan(used.cpus):
         facts.append(f"{used.cpus:.1f}{f' of {cpu:g}' if cpu > 0 else ''} CPUs on average")
     if not math.isnan(used.gpu_percent):
-        count = f"{gpu:g} GPUs" if gpu > 1 else "GPU"
-        facts.append(f"{count} {used.gpu_percent:.0f} % busy, {size(used.gpu_memory)} of their memory")
+        gpus, their = (f"{gpu:g} GPUs", "their") if gpu > 1 else ("GPU", "its")
+        facts.append(f"{gpus} {used.gpu_percent:.0f} % busy, {size(used.gpu_memory)} of {their} memory")
     return ", ".join(facts)
 
 

@@ -48,7 +48,7 @@ class WatchedJob:
             return None
         try:
             if self._reader is None:
-                self._reader = MetricReader(get_runner(), self._handle, follow=True)
+                self._reader = MetricReader(get_runner(), self._handle, discovers=True, follow=True)
             reader = self._reader
             if time.monotonic() - self._read_at >= LEAST_AGE:
                 reader.update()
