@@ -33,7 +33,7 @@ server.serve_forever()
 
 
 class Forwarding:
-    """A running ``shunter forward``."""
+    """A running ``shunter forward``. A context manager that ends it."""
 
     def __init__(self, target: str, port: int, environ: Mapping[str, str]) -> None:
         words = [sys.executable, "-m", "shunter", "forward", target, f"{port}:0"]
@@ -45,6 +45,15 @@ class Forwarding:
         if found is None:
             raise AssertionError(line + self.process.communicate()[1])
         self.port = int(found[1])
+
+    def __enter__(self) -> Forwarding:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        if self.process.stdout is not None and not self.process.stdout.closed:
+            self.process.communicate()
 
     def get(self, path: str) -> bytes:
         with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=100) as answer:
@@ -78,4 +87,8 @@ class Forwarding:
     def end(self, signum: int) -> str:
         """Send it a signal and return what it wrote to stderr in the end."""
         self.process.send_signal(signum)
+        return self.said()
+
+    def said(self) -> str:
+        """Return what it wrote to stderr, when it has ended."""
         return self.process.communicate(timeout=100)[1]

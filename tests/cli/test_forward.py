@@ -51,10 +51,10 @@ def server(request: pytest.FixtureRequest, cli: Cli) -> Iterator[tuple[str, int]
 
 def test_connections_go_through_and_end_with_the_job(cli: Cli, server: tuple[str, int]) -> None:
     handle, port = server
-    forwarding = Forwarding(f"{handle}/sh/0", port, cli.environ)
-    forwarding.check()
-    cli("cancel", "--wait", handle)
-    assert "sh/0" in (said := forwarding.process.communicate(timeout=100)[1])
+    with Forwarding(f"{handle}/sh/0", port, cli.environ) as forwarding:
+        forwarding.check()
+        cli("cancel", "--wait", handle)
+        assert "sh/0" in (said := forwarding.said())
     assert "has ended: CANCELLED" in said
     assert forwarding.process.returncode == 0
 
@@ -66,8 +66,10 @@ def test_a_signal_ends_it_with_its_connections(
     cli: Cli, server: tuple[str, int], signum: signal.Signals, code: int
 ) -> None:
     handle, port = server
-    forwarding = Forwarding(handle, port, cli.environ)
-    with socket.create_connection(("127.0.0.1", forwarding.port), timeout=100) as connection:
+    with (
+        Forwarding(handle, port, cli.environ) as forwarding,
+        socket.create_connection(("127.0.0.1", forwarding.port), timeout=100) as connection,
+    ):
         connection.sendall(b"GET /a HTTP/1.0\r\n")
         while not (children := psutil.Process(forwarding.process.pid).children(recursive=True)):
             pass
@@ -87,10 +89,12 @@ def test_a_port_where_nothing_answers_closes_the_connection_and_says_so(
         other = taken.getsockname()[1]
         refused = cli("forward", handle, f"{port}:{other}", code=4)
         assert f"cannot listen on port {other}" in refused.err
-    forwarding = Forwarding(handle, 1, cli.environ)
-    with socket.create_connection(("127.0.0.1", forwarding.port), timeout=100) as connection:
-        assert connection.recv(1) == b""
-    assert "nothing answers at port 1 of this replica: Connection refused" in forwarding.end(signal.SIGINT)
+    with Forwarding(handle, 1, cli.environ) as forwarding:
+        with socket.create_connection(("127.0.0.1", forwarding.port), timeout=100) as connection:
+            assert connection.recv(1) == b""
+        assert "nothing answers at port 1 of this replica: Connection refused" in forwarding.end(
+            signal.SIGINT
+        )
 
 
 def test_what_cannot_be_forwarded_is_refused(cli: Cli) -> None:

@@ -13,7 +13,7 @@ from shunter_toolkit import resources, usage_log
 from shunter_toolkit.usage_log import MARK, Usage, usage_in, without_usage
 
 HUNGRY = """\
-import subprocess, sys, time
+import time
 data = bytearray(b"x") * (100 << 20)
 end = time.process_time() + 0.3
 while time.process_time() < end:
@@ -34,7 +34,13 @@ def test_lines_are_left_out_and_an_unfinished_line_goes_on() -> None:
     assert without_usage(b"10 %" + line + b"20 %\n") == b"10 %20 %\n"
     assert without_usage(b"10 %" + line) == b"10 %\n"
     assert without_usage(line) == b""
-    for other in (b"the script's " + MARK + b"word\n", MARK, b"", MARK + b"1 2 3\n"):
+    for other in (
+        b"the script's " + MARK + b"word\n",
+        MARK,
+        b"",
+        MARK + b"1 2 3\n",
+        MARK + b"9" * 400 + b" 1" * 7 + b"\n",
+    ):
         assert without_usage(other + b"x\n") == other + b"x\n"
         assert not list(usage_in(other))
 

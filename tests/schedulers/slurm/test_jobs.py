@@ -263,10 +263,10 @@ def test_what_a_script_uses_comes_back_with_its_log(jobs, tmp_path, monkeypatch)
 def test_a_port_of_a_node_is_forwarded(jobs):
     app_id = jobs.submit(role(f"exec python3 -c '{PROGRAM}'"))
     port = int(jobs.wait_for_line(app_id, "port ").split()[1])
-    forwarding = Forwarding(f"slurm://test/{app_id}", port, os.environ)
-    forwarding.check()
-    jobs.scheduler.cancel(app_id)
-    assert "has ended: CANCELLED" in forwarding.process.communicate(timeout=100)[1]
+    with Forwarding(f"slurm://test/{app_id}", port, os.environ) as forwarding:
+        forwarding.check()
+        jobs.scheduler.cancel(app_id)
+        assert "has ended: CANCELLED" in forwarding.said()
 
 
 def test_what_can_never_start_is_refused_before(jobs):

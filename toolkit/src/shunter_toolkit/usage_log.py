@@ -32,7 +32,7 @@ MOST_LINES = 200
 LARGEST_SHARE = 0.001
 #: Seconds that `nvidia-smi` may take.
 _PATIENCE = 20.0
-_NUMBER = rb"(-?\d+(?:\.\d+)?)"
+_NUMBER = rb"(-?\d{1,18}(?:\.\d{1,9})?)"
 _LINE = re.compile(re.escape(MARK) + rb" ".join([_NUMBER] * 8) + rb"[ \t\r]*(?:\n|\Z)")
 _GPU_QUERY = ["--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
 
