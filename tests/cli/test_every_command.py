@@ -34,6 +34,7 @@ LINES = {
     ],
     "plot": [("plot loss train --height 8", 0), ("plot loss train/train/0", 0), ("plot los train", 2)],
     "exec": [("exec fine -- true", 3)],
+    "forward": [("forward fine 6006", 3)],
     "result": [("result fine", 3)],
     "fetch": [("fetch --list fine", 0), ("fetch fine", 0), ("fetch fine nothing", 3)],
     "wait": [("wait fine", 0), ("wait bad", 1)],

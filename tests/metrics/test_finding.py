@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from shunter.errors import ConfigError, UsageError
-from shunter.metric_search import parse_definitions
+from shunter.metric_search import lines_of, parse_definitions
 from shunter.metrics.json_lines import find_objects
+from shunter.metrics.undeclared import UndeclaredMetrics
+
+RECORDED = Path(__file__).with_name("recorded")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,26 @@ def test_definitions_of_the_command_line():
         parse_definitions(["a=x"])
     with pytest.raises(ConfigError, match="not valid"):
         parse_definitions(["a=("])
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics"),
+    [
+        ("lightning", {"train_loss", "val_loss"}),
+        (
+            "scikit-learn",
+            {"loss", "Validation score", "Norm", "NNZs", "Bias", "T", "Avg. loss", "Objective"}
+            | {"training time", "score", "time", "inertia"},
+        ),
+        ("no_training", {"copied", "speed"}),
+    ],
+)
+def test_what_is_found_in_whole_logs_that_nobody_prepared(name, metrics):
+    undeclared = UndeclaredMetrics((), discovers=True)
+    for _, line in lines_of((RECORDED / f"{name}.log").read_bytes()):
+        for table, metric, value in undeclared.values(line):
+            table.add(metric, ("r", 0), value)
+    assert set(undeclared.by_name(())) == metrics
 
 
 def test_integers_of_many_digits_do_no_harm():

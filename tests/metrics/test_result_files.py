@@ -41,6 +41,47 @@ def test_scalars_of_tensorboardx():
     ]
 
 
+def values_of(files, table):
+    files.add_to(table)
+    return {series.name: (list(series.steps), list(series.values)) for series in table}
+
+
+def test_a_csv_file_grows_and_gets_columns(tmp_path):
+    """As Lightning's CSVLogger writes it: a row for each call, with empty cells."""
+    folder = tmp_path / "lightning_logs" / "version_0"
+    folder.mkdir(parents=True)
+    path = folder / "metrics.csv"
+    files, table = ResultFiles(str(tmp_path), REPLICAS), MetricTable()
+    path.write_text("epoch,step,train_loss\n0,4,0.5\n0,9,0.")
+    assert values_of(files, table) == {"epoch": ([4], [0]), "train_loss": ([4], [0.5])}
+    assert not files.add_to(table)
+    path.write_text("epoch,step,train_loss,val_loss\n0,4,0.5,\n0,9,0.25,\n0,9,,nan\nx,14,text\n")
+    found = values_of(files, table)
+    assert found["train_loss"] == ([4, 9], [0.5, 0.25])
+    assert found["epoch"] == ([4, 9, 9], [0, 0, 0])
+    assert math.isnan(found["val_loss"][1][0])
+    assert not files.problems
+
+
+def test_csv_files_that_are_data_are_left_alone(tmp_path):
+    for name, text in (
+        ("predictions.csv", "step,loss\n1,2\n"),
+        ("results.csv", "label,score\n1,2\n"),
+        ("log.csv", ""),
+        ("history.csv", '\0"step\n'),
+    ):
+        (tmp_path / name).write_text(text)
+    files, table = ResultFiles(str(tmp_path), REPLICAS), MetricTable()
+    assert not files.add_to(table)
+
+
+def test_directories_that_libraries_name_by_themselves_are_not_part_of_a_name(tmp_path):
+    folder = tmp_path / "runs" / "Nov29_01-02-03_host.example"
+    folder.mkdir(parents=True)
+    shutil.copy(RECORDED / "tensorboardX.tfevents.recorded", folder / "events.out.tfevents.1")
+    assert list(values_of(ResultFiles(str(tmp_path), REPLICAS), MetricTable())) == ["loss"]
+
+
 def test_a_record_that_is_being_written_is_read_when_it_is_whole(tmp_path):
     whole = (RECORDED / "tensorboardX.tfevents.recorded").read_bytes()
     path = tmp_path / "events"

@@ -56,7 +56,7 @@ def test_results_come_back_and_are_not_shown(tmp_path: Path) -> None:
     mixed = [*others, *(line for each in lines for line in (each, b"other\n")), *others]
     assert logged_results.read(mixed) == results
     assert logged_results.read([line for line in lines if b" 2 " not in line]) is None
-    assert logged_results.read(reversed(lines)) == packed
+    assert logged_results.read(reversed(lines)) == results
 
 
 def test_results_survive_what_others_write_to_the_same_pipe(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_results_survive_what_others_write_to_the_same_pipe(tmp_path: Path) -> N
 
     threading.Thread(target=write).start()
     with open(reader, "rb") as log:
-        packed = logged_results.read(log)
-    assert packed is not None
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        results = logged_results.read(log)
+    assert results is not None
+    with tarfile.open(fileobj=io.BytesIO(results.packed)) as archive:
         assert archive.extractfile("model/weights").read() == weights  # type: ignore[union-attr]
 
 

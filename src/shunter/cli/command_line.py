@@ -68,6 +68,7 @@ COMMAND_GROUPS: dict[str, dict[str, str]] = {
         "wait": "wait until a job has ended",
         "cancel": "ask jobs to stop",
         "exec": "run a command, or a shell, in a running replica",
+        "forward": "make a port of a running replica reachable here",
         "fetch": "bring the results of a job to this machine",
         "result": "print what a function that ran as a job returned",
         "delete": "remove the logs, results and entries of ended jobs",
@@ -103,6 +104,7 @@ OTHER_NAMES = {
     "prune": "gc",
     "compare": "diff",
     "explain": "why",
+    "port-forward": "forward",
     "top": "metrics --watch",
 }
 

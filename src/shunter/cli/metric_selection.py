@@ -35,7 +35,8 @@ def add_metric_options(parser: Parser, more_help: str) -> None:
     parser.add_repeated(
         "--files",
         metavar="DIR",
-        help="also read TensorBoard event files and Trackio databases in this directory, such as ./runs",
+        help="also read event files, Trackio databases and CSV files of metrics in this "
+        "directory, such as ./runs",
     )
     parser.add_argument("--since", metavar="TIME", help="only values since then: 10m, 2h, an ISO time")
 

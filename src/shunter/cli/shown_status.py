@@ -69,8 +69,10 @@ def check_not_gone(runner: Runner, handle: str, status: AppStatus) -> None:
 # ---- as text and as JSON
 
 
-def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
-    """Return a job's status as text; on a terminal the states are coloured."""
+def status_text(
+    handle: str, status: AppStatus, roles: list[str] | None, resources: Iterable[str] = ()
+) -> str:
+    """Return a job's status as text, with what it has used; on a terminal the states are coloured."""
 
     def state_text(state: AppState) -> str:
         return paint_state(state.name, sys.stdout)
@@ -80,7 +82,8 @@ def status_text(handle: str, status: AppStatus, roles: list[str] | None) -> str:
         lines.append(f"Restarts: {status.num_restarts}")
     if status.reason:
         lines.append(f"Reason: {reason_text(status)}")
-    return "\n".join([*lines, *detail_lines(status, roles, state_text)])
+    lines += detail_lines(status, roles, state_text)
+    return "\n".join([*lines, *(f"Resources: {clean(text)}" for text in resources)])
 
 
 def role_line(role: RoleStatus, width: int = 0, stream: TextIO | None = None) -> str:

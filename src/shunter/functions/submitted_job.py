@@ -8,6 +8,7 @@ from typing import Any
 from shunter.errors import ResultError, UnknownAppException
 from shunter.functions.call_results import CallResults
 from shunter.functions.job_display import html_of
+from shunter.metrics import Series, read
 from shunter.runner import Runner, get_runner
 from shunter.runner.fetched_results import Fetched
 from shunter.runner.jobsearch import recorded
@@ -132,6 +133,15 @@ class Job:
         """
         with get_runner() as runner:
             return Job(runner.rerun(self.handle, from_checkpoint=True, arguments=arguments, name=name))
+
+    def metrics(self, *names: str) -> dict[str, list[Series]]:
+        """Return the metrics that the job has reported so far, by name the series of each replica.
+
+        Args:
+            names: only these; all by default.
+        """
+        with get_runner() as runner:
+            return read(runner, self.handle, names or None)
 
     def cancel(self) -> None:
         """Ask the job to stop. Does not wait for it; does nothing if it has ended."""

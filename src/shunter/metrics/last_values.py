@@ -42,7 +42,10 @@ class LastValues:
     def _read(self) -> None:
         try:
             # a separate runner: the other one's connections belong to the main thread
-            with get_runner() as runner, MetricReader(runner, self._handle, follow=True) as reader:
+            with (
+                get_runner() as runner,
+                MetricReader(runner, self._handle, discovers=True, follow=True) as reader,
+            ):
                 while not (self._closed.is_set() or reader.is_over):
                     began = time.monotonic()
                     if reader.update():

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from shunter._toolkit.log_end import without_prefix
+from shunter._toolkit.usage_log import without_usage
 from shunter.errors import StateStoreError, UnknownAppException
 from shunter.metric_search import MetricSearch, lines_of
 from shunter.metrics.json_lines import LONGEST_PREFIX, find_objects
@@ -228,7 +229,8 @@ class MetricReader:
         if self._blocks is None:
             self._forget_values()
         if self._blocks is None and (ended or not self._follow):
-            yield from self._runner.log_blocks(self.handle, self._replicas, LogQuery(timed=True))
+            query = LogQuery(timed=True)
+            yield from self._runner.log_blocks(self.handle, self._replicas, query, with_usage=True)
             return
         yield from self._followed(ended, timeout)
 
@@ -236,7 +238,7 @@ class MetricReader:
         if self._blocks is None:
             self._blocks = queue.Queue(_WAITING_BLOCKS)
             blocks = self._runner.log_blocks(
-                self.handle, self._replicas, LogQuery(should_tail=True, timed=True)
+                self.handle, self._replicas, LogQuery(should_tail=True, timed=True), with_usage=True
             )
             threading.Thread(
                 target=_pump, args=(blocks, self._blocks), name="metrics-log", daemon=True
@@ -258,7 +260,8 @@ class MetricReader:
 
     def _read_block(self, block: LogBlock) -> bool:
         """Read the metrics of a block of lines; returns whether there were any."""
-        data, place = block.data, (block.role, block.replica)
+        is_new = self._usage.add_lines(self._table, block)
+        data, place = without_usage(block.data), (block.role, block.replica)
         time_ns = getattr(block, "time_ns", 0) or 0  # plugins may not tell it
         moment = time_ns / 1e9 if time_ns else math.nan
         found: list[tuple[int, str, MetricTable, str, float, float | None]] = []
@@ -280,7 +283,7 @@ class MetricReader:
             if step is None:
                 step = self._steps.get((*place, rank))
             table.add(name, place, value, step, moment, rank=rank, source=LOG)
-        return bool(found)
+        return bool(found) or is_new
 
 
 def _of_one_source(several: Sequence[Series]) -> list[Series]:

@@ -1,4 +1,4 @@
-"""Metrics in files that a job leaves among its results: TensorBoard's event files, Trackio's databases.
+"""Metrics in files that a job leaves among its results: event files, Trackio's databases, CSV files.
 
 They are found by name below a directory of this machine. The position in each file is kept, so that the next
 read costs only what is new.
@@ -6,6 +6,7 @@ read costs only what is new.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -16,12 +17,20 @@ from typing import Any
 from urllib.parse import quote
 
 from shunter.metrics.event_files import DamagedFile, read_scalars
-from shunter.metrics.series import TENSORBOARD, TRACKIO, MetricTable
+from shunter.metrics.json_lines import STEPS
+from shunter.metrics.series import CSV, TENSORBOARD, TRACKIO, MetricTable
 
 _EVENTS = ".tfevents."
 _DATABASES = (".db",)
+#: As Lightning, Ultralytics and others call them. Other CSV files are data.
+_TABLES = frozenset({"metrics.csv", "results.csv", "progress.csv", "history.csv", "log.csv"})
+LARGEST_TABLE = 64 << 20
 #: Directories of results that are in every path, and so do not belong to a metric's name.
-_USUAL = frozenset({"output", "tensorboard", "trackio", "ml", "opt", "data", "logs", "runs"})
+_USUAL = frozenset(
+    {"output", "tensorboard", "trackio", "ml", "opt", "data", "logs", "runs", "lightning_logs"}
+)
+#: Directories that Lightning and SummaryWriter make for each run, unless they are given a name.
+_UNNAMED_RUN = re.compile(r"version_\d+|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_.+")
 #: How many entries of a directory are read.
 MOST_ENTRIES = 20_000
 DEEPEST = 8
@@ -35,7 +44,7 @@ Place = tuple[str, int]
 def has_metrics(path: str) -> bool:
     """Tell whether a file of this name may hold metrics."""
     name = os.path.basename(path)
-    return _EVENTS in name or name.endswith(_DATABASES)
+    return _EVENTS in name or name.endswith(_DATABASES) or name in _TABLES
 
 
 class ResultFiles:
@@ -68,6 +77,8 @@ class ResultFiles:
                 continue
             if _EVENTS in os.path.basename(path):
                 is_new = self._add_events(path, table) or is_new
+            elif os.path.basename(path) in _TABLES:
+                is_new = self._add_table(path, table) or is_new
             else:
                 is_new = self._add_rows(path, table) or is_new
         return is_new
@@ -111,7 +122,7 @@ class ResultFiles:
         for word in words:
             if word in self._by_folder:
                 place = self._by_folder[word]
-            elif word not in _USUAL and word != os.curdir:
+            elif word not in _USUAL and word != os.curdir and not _UNNAMED_RUN.fullmatch(word):
                 rest.append(word)
         return place, "/".join(rest)
 
@@ -137,6 +148,40 @@ class ResultFiles:
         except OSError as error:
             self._problem(f"{path} cannot be read: {error.strerror or error}")
         return offset > start
+
+    def _add_table(self, path: str, table: MetricTable) -> bool:
+        """Add the rows of a CSV file with a column for the step, such as Lightning's ``metrics.csv``.
+
+        It is read from its beginning when it has changed: for a new column Lightning writes it again.
+        """
+        place, run = self._place_of(path)
+        known, signature = self._position.get(path, (0, None))
+        count = known
+        try:
+            state = os.stat(path)
+            if (state.st_size, state.st_mtime_ns) == signature or state.st_size > LARGEST_TABLE:
+                return False
+            with open(path, encoding="utf-8", errors="replace", newline="") as file:
+                text = file.read()
+            whole = text[: text.rfind("\n") + 1]  # the last row may be only partly written
+            rows = csv.reader(whole.splitlines())
+            names = [name.strip() for name in next(rows, [])]
+            step_name = next((name for name in STEPS if name in names), None)
+            if step_name is None:
+                return False
+            for number, row in enumerate(rows):
+                count = max(count, number + 1)
+                values = {name: _cell(text) for name, text in zip(names, row, strict=False)}
+                step = values.pop(step_name)
+                for name, value in values.items() if number >= known else ():
+                    if value is not None:
+                        full = f"{run}/{name}" if run else name
+                        table.add(full, place, value, step, source=CSV)
+        except (OSError, csv.Error) as error:
+            self._problem(f"{path} cannot be read: {error}")
+            return False
+        self._position[path] = (count, (state.st_size, state.st_mtime_ns))
+        return bool(count > known)
 
     def _add_rows(self, path: str, table: MetricTable) -> bool:
         """Add the rows of a Trackio database.
@@ -179,6 +224,14 @@ class ResultFiles:
             self._problem(f"{path} cannot be read: {error}")
         self._position[path] = (last, first_run)
         return bool(last > start)
+
+
+def _cell(text: str) -> float | None:
+    """Return the number in a cell; None if it holds something else."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _is_trackio(connection: Any) -> bool:

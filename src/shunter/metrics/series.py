@@ -12,7 +12,7 @@ from typing import Any
 from shunter.specs.sweep_points import index_of
 
 #: Where values come from.
-LOG, TENSORBOARD, TRACKIO, USAGE = "log", "tensorboard", "trackio", "usage"
+LOG, TENSORBOARD, TRACKIO, CSV, USAGE = "log", "tensorboard", "trackio", "csv", "usage"
 
 #: A series with more points is thinned to half of them.
 MOST_POINTS = 16_384
@@ -34,7 +34,7 @@ class Series:
         role: name of the replica's role.
         replica: its index.
         rank: the process among several that write one log, as the prefix of its lines says; "" for one.
-        source: LOG, TENSORBOARD, TRACKIO or USAGE.
+        source: LOG, TENSORBOARD, TRACKIO, CSV or USAGE.
 
     Attributes:
         steps: the step of each value; where the job tells none, the number of the value from 0.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shunter._toolkit.usage_log import usage_in
 from shunter.metrics.series import USAGE, MetricTable
-from shunter.schedulers.responses import ReplicaUsage
+from shunter.schedulers.responses import LogBlock, ReplicaUsage
 
 PREFIX = "system/"
 #: By total: the name of its rate, and the factor that converts units per second into it.
@@ -27,6 +28,24 @@ class UsageMetrics:
         self.last_time = 0.0
         self._first: dict[tuple[str, int], float] = {}
         self._before: dict[tuple[str, int], ReplicaUsage] = {}
+
+    def add_lines(self, table: MetricTable, block: LogBlock) -> bool:
+        """Add what the toolkit wrote to a log, see `usage_log`; returns whether there was anything."""
+        samples = []
+        for usage in usage_in(block.data):
+            levels = {"memory_bytes": float(usage.memory)}
+            if usage.gpu_percent >= 0:
+                levels |= {
+                    "gpu_percent": usage.gpu_percent,
+                    "gpu_memory_bytes": float(usage.most_gpu_memory),
+                }
+            place = (block.role, block.replica)
+            if place not in self._before:
+                start = usage.time - usage.seconds
+                self._first[place] = start
+                self._before[place] = ReplicaUsage(*place, start, 0, {}, {"cpu": 0.0})
+            samples.append(ReplicaUsage(*place, usage.time, 0, levels, {"cpu": usage.cpu_seconds}))
+        return self.add_to(table, samples)
 
     def add_to(self, table: MetricTable, samples: Iterable[ReplicaUsage]) -> bool:
         """Add samples to a table; returns whether there were any."""

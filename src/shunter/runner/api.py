@@ -17,7 +17,7 @@ from shunter.runner.events import log_event
 from shunter.runner.fetched_results import Fetched, ResultSource, chosen_files, fetch, sources_of
 from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
-from shunter.runner.log_filter import blocks_without_results, lines_without_results
+from shunter.runner.log_filter import shown, shown_blocks, shown_lines
 from shunter.runner.observation import open_dependencies, reconcile, unknown_job
 from shunter.runner.preparation import prepare
 from shunter.runner.records import JobRecord
@@ -600,12 +600,23 @@ class Runner:
         with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
             _require(app_handle, scheduler, app_id)
             lines = scheduler.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams)
-            return lines_without_results(lines) if scheduler.capabilities.results_by_log else lines
+            return lines if scheduler.capabilities.is_local else shown_lines(lines)
 
     def log_blocks(
-        self, app_handle: AppHandle, replicas: Sequence[tuple[str, int]], query: LogQuery
+        self,
+        app_handle: AppHandle,
+        replicas: Sequence[tuple[str, int]],
+        query: LogQuery,
+        *,
+        with_usage: bool = False,
     ) -> Iterator[LogBlock]:
         """Return the log lines of several replicas, in about the order in which they were written.
+
+        Args:
+            app_handle: the job.
+            replicas: pairs of role name and index.
+            query: which lines.
+            with_usage: also those that say what the script uses, see `shunter._toolkit.usage_log`.
 
         Raises:
             UnknownAppException: there is no such job.
@@ -613,14 +624,15 @@ class Runner:
         scheduler, app_id = self.locate(app_handle)
         with log_event("log_lines", scheduler.backend, self._name, app_id=app_id):
             _require(app_handle, scheduler, app_id)
-            if scheduler.capabilities.results_by_log:
-                return blocks_without_results(scheduler, app_id, replicas, query)
-            return scheduler.log_blocks(app_id, replicas, query)
+            if scheduler.capabilities.is_local:
+                return scheduler.log_blocks(app_id, replicas, query)
+            return shown_blocks(scheduler, app_id, replicas, query, with_usage=with_usage)
 
     def log_part(self, app_handle: AppHandle, role_name: str, k: int, wanted: LogRange) -> LogPart | None:
         """Return a part of a replica's log; None where the scheduler has none, see `Scheduler.log_part`."""
         scheduler, app_id = self.locate(app_handle)
-        return scheduler.log_part(app_id, role_name, k, wanted)
+        part = scheduler.log_part(app_id, role_name, k, wanted)
+        return part and replace(part, data=shown(part.data))
 
     # ---- shared
 

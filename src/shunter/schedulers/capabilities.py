@@ -39,6 +39,7 @@ COLUMNS = {
     "retries": "what can be retried: one replica, its role, or the whole application",
     "fetch": "`shunter fetch` brings results of jobs to this machine",
     "exec": "`shunter exec` starts a command in a running replica",
+    "forward": "`shunter forward` makes a port of a running replica reachable on this machine",
     "after": "`run --after` lets a job wait for others",
     "chain": "the option chain continues a job from its last checkpoint after its time limit",
     "notify": "`run --notify` notifies URLs and commands when a job has ended",
@@ -90,6 +91,8 @@ class Capabilities:
         reads_training_specs: whether it runs a role's ``metadata["train"]`` itself, without the toolkit.
         results_by_log: whether small results of jobs without an output come back with their logs, since
             nothing is left of a job's files after its end.
+        pipes_streams: whether `Scheduler.execute` passes stdin and stdout on as they are, so that a
+            connection can go through them.
         list_filters: the filters that `Scheduler.list` accepts in ``cfg`` in addition to options: ``states``
             (a set of `AppState`), ``since`` (seconds since the epoch), ``all`` (also jobs that are not ours).
     """
@@ -110,6 +113,7 @@ class Capabilities:
     ships_roles: bool = False
     reads_training_specs: bool = False
     results_by_log: bool = False
+    pipes_streams: bool = True
     list_filters: frozenset[str] = frozenset()
 
 
@@ -123,6 +127,7 @@ def capabilities_of(scheduler: Any) -> dict[str, bool | str]:
     abilities: dict[str, bool | str] = {
         name: has_own(scheduler, *methods) for name, methods in _METHODS.items()
     }
+    abilities["forward"] = bool(abilities["exec"]) and declared.pipes_streams
     reads_logs = bool(abilities["follow"])
     abilities |= {
         "detached": declared.detached,

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from shunter._toolkit import opt_ml, script_text
+from shunter._toolkit import opt_ml, script_text, usage_log
 from shunter.errors import ConfigError
 from shunter.schedulers.capabilities import Capabilities
 from shunter.specs.app import AppDef, Role
@@ -56,6 +56,8 @@ def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_
     warnings: list[str] = []
     for role in app.roles:
         prefix = [role.entrypoint]
+        if METADATA_KEY in role.metadata and not capabilities.is_local:  # here the supervisor samples
+            role.env.setdefault(usage_log.VARIABLE, "1")
         if METADATA_KEY in role.metadata and capabilities.reads_training_specs:
             environment.add_variable(role, {})
         translate: Callable[[list[str]], list[str]] = list

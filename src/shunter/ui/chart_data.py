@@ -58,7 +58,7 @@ class WatchedJob:
             if self._reader is None:
                 runner = get_runner()
                 self._points = known_points(runner, self._handle)
-                self._reader = MetricReader(runner, self._handle, follow=True)
+                self._reader = MetricReader(runner, self._handle, discovers=True, follow=True)
             reader = self._reader
             if time.monotonic() - self._read_at >= LEAST_AGE:
                 reader.update()

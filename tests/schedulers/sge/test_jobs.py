@@ -5,6 +5,7 @@ What it shares with other queues: `tests/schedulers/test_queues`.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from tests.grid_engine import GridEngine
 from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.known_context import KnownContext
 from tests.schedulers.shell_jobs import PATIENCE, WAITS, ShellJobs, role
+from tests.web_server_job import PROGRAM, Forwarding
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -232,6 +234,16 @@ def test_a_command_runs_on_the_host_of_a_replica(jobs: ShellJobs, capfd: pytest.
     command = ["sh", "-c", 'echo "on $(hostname)"; exit 5']
     code = jobs.scheduler.execute(app_id, "worker", 0, command, tty=False)
     assert (code, capfd.readouterr().out.split()) == (5, ["on", replica.hostname])
+
+
+def test_a_port_of_a_host_is_forwarded(jobs: ShellJobs) -> None:
+    app_id = jobs.submit(f"exec python3 -c '{PROGRAM}'")
+    line = next(iter(jobs.scheduler.log_iter(app_id, "worker", should_tail=True)))
+    with Forwarding(f"sge://test/{app_id}", int(line.split()[1]), os.environ) as forwarding:
+        assert forwarding.get("/a") == b"/a" * 100_000  # one after the other: each takes a slot
+        assert forwarding.post(b"\x00\xff\n" * 1000) == b"\x00\xff\n" * 1000
+        jobs.scheduler.cancel(app_id)
+        assert "has ended: CANCELLED" in forwarding.said()
 
 
 def test_a_training_script_resumes_and_keeps_its_results(

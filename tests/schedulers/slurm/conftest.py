@@ -28,10 +28,10 @@ class Jobs(ShellJobs):
     def log(self, app_id: str, role: str = "r", k: int = 0, **query) -> list[str]:
         return list(self.scheduler.log_iter(app_id, role, k, **query))
 
-    def wait_for_line(self, app_id: str, text: str, role: str = "r", k: int = 0) -> None:
+    def wait_for_line(self, app_id: str, text: str, role: str = "r", k: int = 0) -> str:
         for line in self.scheduler.log_iter(app_id, role, k, should_tail=True):
             if text in line:
-                return
+                return line
         raise AssertionError(f"{app_id} ended without the line {text!r}")
 
     def native_id(self, app_id: str) -> str:

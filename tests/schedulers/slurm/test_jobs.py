@@ -1,18 +1,23 @@
 """Jobs on a real Slurm beyond the conformance suite: kinds, warnings, chains, waiting, entering, scale."""
 
 import os
+import re
 import subprocess
 import sys
 import time
 
 import pytest
 
+from shunter import metrics
+from shunter.components.train import script
 from shunter.errors import BackendError, ConfigError
+from shunter.runner import get_runner, resource_use
 from shunter.schedulers.api import Dependency, LogQuery, Stream
 from shunter.schedulers.hpc.commands import Commands
 from shunter.specs import AppDef, AppState, Resource
 from shunter.sweeps import run_sweep
 from tests import backends
+from tests.web_server_job import PROGRAM, Forwarding
 
 from .conftest import SMALL, Jobs, role
 
@@ -162,8 +167,6 @@ def test_replicas_that_save_before_the_time_limit_do_not_end_each_other(jobs, sl
 @pytest.mark.parametrize("how", ["alone", "torchrun", "dist.ddp"])
 def test_the_warning_reaches_a_training_script(jobs, slurm, tmp_path, monkeypatch, how):
     from shunter.components.dist import ddp
-    from shunter.components.train import script
-    from shunter.runner import get_runner
 
     if how != "alone":
         backends.need("torch")
@@ -235,6 +238,35 @@ def test_a_command_runs_beside_a_replica(jobs, slurm):
         done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
         # srun by itself would complain about the exit code
         assert (done.stdout, done.stderr, done.returncode) == (f"{host}\n", "oops\n", 7)
+
+
+def test_what_a_script_uses_comes_back_with_its_log(jobs, tmp_path, monkeypatch):
+    monkeypatch.setattr(resource_use, "SHORTEST", 0.0)
+    (tmp_path / "train.py").write_text("data = bytearray(b'x') * (80 << 20)\nprint('loss=0.5')\n")
+    with get_runner("test") as runner:
+        app = script(script="train.py", cpu=1, memMB=256)
+        handle = runner.run(app, "slurm", workspace=str(tmp_path))
+        jobs.ids.append(handle.rpartition("/")[2])
+        runner.wait(handle)
+        name = app.roles[0].name
+        (text,) = resource_use.use_lines(runner, handle)
+        found = metrics.read(runner, handle)
+        lines = list(runner.log_lines(handle, name))
+        (last,) = runner.log_blocks(handle, [(name, 0)], LogQuery(last=1))
+    assert re.match(rf"{name}: used \d+ MiB of 256 MiB memory, [\d.]+ of 1 CPUs on average", text)
+    assert found["loss"][0].last == 0.5
+    assert 80 << 20 < found["system/memory_bytes"][0].last < 256 << 20
+    assert not [line for line in lines if "@" in line]
+    assert last.data == b"loss=0.5\n"
+
+
+def test_a_port_of_a_node_is_forwarded(jobs):
+    app_id = jobs.submit(role(f"exec python3 -c '{PROGRAM}'"))
+    port = int(jobs.wait_for_line(app_id, "port ").split()[1])
+    with Forwarding(f"slurm://test/{app_id}", port, os.environ) as forwarding:
+        forwarding.check()
+        jobs.scheduler.cancel(app_id)
+        assert "has ended: CANCELLED" in forwarding.said()
 
 
 def test_what_can_never_start_is_refused_before(jobs):
@@ -410,7 +442,6 @@ def test_accounting_that_is_forbidden_does_no_harm(jobs, slurm, tmp_path, monkey
 
 @pytest.mark.slow
 def test_a_sweep_is_an_array_whose_tasks_have_their_own_arguments(jobs, tmp_path, monkeypatch):
-    from shunter.runner import get_runner
     from shunter.specs.sweep_points import Point
 
     monkeypatch.chdir(tmp_path)
@@ -429,8 +460,6 @@ def test_a_sweep_is_an_array_whose_tasks_have_their_own_arguments(jobs, tmp_path
 @pytest.mark.slow
 def test_replicas_under_the_toolkit_reach_each_other_by_what_sm_hosts_says(jobs, tmp_path):
     """Nodes that share a machine have the same address, so their hosts get loopback addresses."""
-    from shunter.components.train import script
-    from shunter.runner import get_runner
 
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Dict
 
-from . import failure_class, host_ledger, notification, retry_rule
+from . import failure_class, host_ledger, notification, retry_rule, usage_log
 from .masking import Masker
 
 Record = Dict[str, str]
@@ -144,7 +144,7 @@ class JobFolder:
 def _end_of(path: str) -> str:
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
-        return file.read(LOG_BYTES).decode("utf-8", "replace")
+        return usage_log.without_usage(file.read(LOG_BYTES)).decode("utf-8", "replace")
 
 
 @dataclass

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from . import kernel
 
 _CGROUP = f"{kernel.SYS}/fs/cgroup"
+#: Cgroups of version 1 have a limit of about this size if they have none.
+_NO_LIMIT = 1 << 60
 
 
 def script_python() -> str:
@@ -96,6 +98,22 @@ def oom_kills(root: str = _CGROUP) -> int:
     for path in candidates:
         if os.path.exists(path):
             return _field(path, "oom_kill")
+    return 0
+
+
+def limited_memory(root: str = _CGROUP) -> int:
+    """Bytes that the nearest cgroup with a limit uses, without cached files; 0 if there is no limit."""
+    kinds = (
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+    for controller, limit, current, cached in kinds:
+        for folder in reversed(_folders(root, controller)):
+            most = _read(os.path.join(folder, limit)).strip()
+            if most.isdigit() and int(most) < _NO_LIMIT:
+                used = _read(os.path.join(folder, current)).strip()
+                cache = _field(os.path.join(folder, "memory.stat"), cached)
+                return max(0, int(used) - cache) if used.isdigit() else 0
     return 0
 
 

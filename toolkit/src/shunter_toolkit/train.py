@@ -25,6 +25,7 @@ from . import (
     script_command,
     script_launch,
     script_watch,
+    usage_log,
 )
 from .child_process import DEFAULT_GRACE, STOP_SIGNALS, Outcome, Policy
 from .end_notice import EndNotice
@@ -65,6 +66,7 @@ class Training:
         self.results: Results | None = None
         self.names: HostNames | None = None
         self.watch: script_watch.ScriptWatch | None = None
+        self.usage: usage_log.UsageLog | None = None
         self.notice = EndNotice(os.environ)  # takes its variables out of the environment
         self._line: list[str] = []
         self.status = 0
@@ -164,6 +166,7 @@ class Training:
         self._open_results(env)
         recorders = self._recorders()
         self._open_watch(env, variables)
+        self.usage = usage_log.asked_for(os.environ)
         run = script_launch.Launch(
             env,
             name,
@@ -185,6 +188,8 @@ class Training:
         finally:
             if self.watch is not None:
                 self.watch.end()
+            if self.usage is not None:
+                self.usage.end()
         for recorder in recorders.values():
             recorder.close()
         return self._judge(outcome, run)
@@ -213,7 +218,7 @@ class Training:
         """Time limits, from the environment and the job document, which wins."""
         policy = Policy(input_config.env_number("SHUNTER_GRACE_SECONDS", DEFAULT_GRACE))
         policy.timeout = input_config.env_number("SHUNTER_TIMEOUT_SECONDS", 0.0) or None
-        policy.on_start = self._begin if self.results is not None or self.watch is not None else None
+        policy.on_start = self._begin
         if self.job is not None:
             policy.on_stop = self.job.start_stop_hook
             policy.timeout = self.job.timeout_seconds or policy.timeout
@@ -229,6 +234,8 @@ class Training:
             self.watch.start(pid)
         if self.results is not None:
             self.results.start()
+        if self.usage is not None:
+            self.usage.start()
 
     def _open_watch(self, env: Environment, variables: dict[str, str]) -> None:
         """Prepare to watch the script for hangs, if requested and if its output comes to this host."""

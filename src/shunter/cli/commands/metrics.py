@@ -1,9 +1,9 @@
 """Show the metrics of jobs: the last, minimum and maximum values, several jobs side by side.
 
 Metrics are read from what jobs write anyway: log lines that are JSON objects with numbers and a step, the
-metrics of --metric (given here, or when the job was started), TensorBoard event files and Trackio databases
-among the results. Of a job with none of these, what looks like metrics in its log is shown: loss=0.31. CPU,
-memory and GPU usage on this machine is recorded as system/...
+metrics of --metric (given here, or when the job was started), TensorBoard event files, Trackio databases and
+CSV files among the results. Of a job with none of these, what looks like metrics in its log is shown:
+loss=0.31. CPU, memory and GPU usage is recorded as system/...; the last lines compare it with what was asked.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
 from shunter.metrics.series import Series, finite, summary
 from shunter.metrics.usage import PREFIX
 from shunter.runner import get_runner
+from shunter.runner.resource_use import use_lines
+from shunter.terminal import clean
 
 #: Seconds between two updates of --watch.
 WATCH_INTERVAL = 1.0
@@ -73,6 +75,10 @@ def run(args: Namespace) -> None:
             )
         elif args.format == "csv":
             out(_as_csv(jobs, args.name))
+        elif not args.name:
+            for job in jobs:
+                for text in use_lines(runner, job.handle):
+                    out(f"Resources of {clean(text if len(jobs) == 1 else f'{job.label} {text}')}")
 
 
 def _read(jobs: Sequence[JobMetrics], args: Namespace, forwarded: Sequence[ForwardedMetrics]) -> None:

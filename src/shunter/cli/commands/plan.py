@@ -1,7 +1,7 @@
 """Show in full what `run` would do: the job, its options and their sources, its code, the request.
 
-It also shows what changed since the last job of the same name, and what the scheduler does not support. With
---live it also asks the scheduler whether such a job could run now.
+It also shows what changed since the last job of the same name, what that job used of what it asked for, and
+what the scheduler does not support. With --live it also asks the scheduler whether such a job could run now.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from shunter.errors import EXIT_BACKEND, EXIT_OK
 from shunter.git import commit_of
 from shunter.redaction import Redactor
 from shunter.runner import Runner
+from shunter.runner.resource_use import proposals, use_texts, used_by
 from shunter.runner.submit import intent_of, jsonable
 from shunter.schedulers.api import Check
 from shunter.schedulers.capabilities import capabilities_of
@@ -50,7 +51,7 @@ def run(args: Namespace) -> int:
         if args.live:
             checks = runner.scheduler(info.scheduler).doctor(info.cfg, info)
             checks = checks or [Check(info.scheduler, None, "has no checks")]
-        plan = _plan(runner, request, info)
+        plan = _plan(runner, request, info, asks_schedulers=args.live)
     plan["request"] = shown_request(info) if args.json else request_text(info)
     plan["checks"] = checks_json(checks) or None
     for warning in info.warnings:
@@ -62,12 +63,16 @@ def run(args: Namespace) -> int:
     return EXIT_BACKEND if any(check.ok is False for check in checks) else EXIT_OK
 
 
-def _plan(runner: Runner, request: JobRequest, info: AppDryRunInfo[Any]) -> dict[str, Any]:
+def _plan(
+    runner: Runner, request: JobRequest, info: AppDryRunInfo[Any], *, asks_schedulers: bool
+) -> dict[str, Any]:
     """Return the plan as JSON values, without secrets."""
     scheduler = runner.scheduler(info.scheduler)
     planned = intent_of(scheduler, info)
     manifest = None if info.shipment is None else info.shipment.manifest
     last = runner.history.latest(planned.name)
+    # what a remote job used is in its log: only --live asks schedulers
+    used = used_by(runner, last.handle, reads_logs=asks_schedulers) if last is not None else {}
     arguments = Redactor().json({name: jsonable(each.value) for name, each in request.arguments.items()})
     code: dict[str, Any] | None = None
     if manifest is not None:
@@ -91,6 +96,8 @@ def _plan(runner: Runner, request: JobRequest, info: AppDryRunInfo[Any]) -> dict
         "code": code,
         "lacking": [name for name, how in capabilities_of(scheduler).items() if not how],
         "last": last.app_id if last is not None else "",
+        "used": use_texts(last.app, used) if last is not None else [],
+        "proposals": proposals(planned.app, used),
         "changes": list(Comparison(last, planned, Store(), manifest).summary()) if last is not None else [],
     }
 
@@ -125,6 +132,9 @@ def _show(plan: dict[str, Any], checks: list[Check]) -> None:
     _heading(f"Changed since {plan['last']}" if plan["last"] else "No earlier job has this name")
     for line in plan["changes"] or (["nothing"] if plan["last"] else []):
         out(f"  {clean(line)}")
+    if plan["used"]:
+        _heading(f"Resources of {plan['last']}")
+        out("\n".join(f"  {clean(line)}" for line in [*plan["used"], *plan["proposals"]]))
     _heading("Request")
     out(plan["request"])
     if checks:

@@ -9,6 +9,7 @@ from shunter.cli.parser import Parser, add_handle_argument, add_json_option
 from shunter.cli.shown_status import check_roles, exit_code_of_look, job_json, status_of, status_text
 from shunter.cli.watching import StatusView, watched_states
 from shunter.runner import get_runner
+from shunter.runner.resource_use import use_lines
 
 
 def add_arguments(parser: Parser) -> None:
@@ -30,5 +31,7 @@ def run(args: Namespace) -> int:
                 for status in watched_states(runner, handle):
                     view.show(status)
         else:
-            print_result(args.json, job_json(handle, status, roles), [status_text(handle, status, roles)])
+            resources = [] if args.json else use_lines(runner, handle)
+            text = status_text(handle, status, roles, resources)
+            print_result(args.json, job_json(handle, status, roles), [text])
     return exit_code_of_look(status)

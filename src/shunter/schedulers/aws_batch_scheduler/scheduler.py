@@ -80,6 +80,7 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
 
     capabilities = Capabilities(
         results_by_log=True,
+        pipes_streams=False,
         ships_by_default=True,
         runs_images=True,
         list_filters=frozenset({"states", "since", "all"}),

@@ -65,6 +65,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
 
     capabilities = Capabilities(
         ships_by_default=True,
+        pipes_streams=False,
         runs_images=True,
         reads_training_specs=True,
         list_filters=frozenset({"states", "since", "all"}),

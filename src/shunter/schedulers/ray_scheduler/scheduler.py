@@ -55,6 +55,7 @@ class RayScheduler(Scheduler[RayOpts]):
 
     capabilities = Capabilities(
         results_by_log=True,
+        pipes_streams=False,
         ships_by_default=True,
         list_filters=frozenset({"states", "since", "all"}),
         streams=SEPARATE_STREAMS,
