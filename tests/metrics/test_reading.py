@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shunter.metrics import MetricReader, read
+from shunter.metrics import reader as reader_module
 from shunter.runner import get_runner
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppDef, Role
@@ -95,6 +96,17 @@ def test_what_looks_like_metrics_if_there_are_no_others(runner, script, names):
     with MetricReader(runner, handle) as reader:
         reader.update()
         assert "loss" not in reader.by_name()
+
+
+def test_large_logs_are_searched_in_part_for_what_nobody_named(runner, monkeypatch):
+    monkeypatch.setattr(reader_module, "MOST_SEARCHED", 3_000_000)
+    handle = start(runner, "for k in range(50_000): print(f'loss {k / 1000}', 'x' * 90)")
+    runner.wait(handle)
+    with MetricReader(runner, handle, discovers=True) as reader:
+        reader.update()
+        assert 0 < reader.by_name()["loss"][0].count < 50_000
+        assert "name those that are to be found in all of it" in reader.problems[0]
+    assert read(runner, handle, ["loss"])["loss"][0].count == 50_000
 
 
 def test_a_rerun_keeps_the_expressions(runner):

@@ -38,6 +38,8 @@ _PATIENCE = 5.0
 _WAITING_BLOCKS = 16
 #: Bytes that are read for each of the last lines of a log, at most.
 _LINE_BYTES = 400
+#: Bytes of logs in which metrics are looked for that nobody has named.
+MOST_SEARCHED = 128 << 20
 
 
 def read(
@@ -132,6 +134,7 @@ class MetricReader:
     def _forget_values(self) -> None:
         self._table = MetricTable(self._names)
         self._undeclared = UndeclaredMetrics(self._asked, discovers=self._discovers)
+        self._searched_bytes, self._is_searching = 0, self._discovers
         self._steps: dict[tuple[str, int, str], float] = {}
         self._files: dict[str, ResultFiles] = {}
         self._usage = UsageMetrics()
@@ -265,7 +268,8 @@ class MetricReader:
         time_ns = getattr(block, "time_ns", 0) or 0  # plugins may not tell it
         moment = time_ns / 1e9 if time_ns else math.nan
         found: list[tuple[int, str, MetricTable, str, float, float | None]] = []
-        if self.definitions or self._asked or self._discovers:
+        self._limit_search(len(data))
+        if self.definitions or self._asked or self._is_searching:
             for at, line in lines_of(data):
                 values = [(self._table, *pair) for pair in self._search.values(line)]
                 values += self._undeclared.values(line)
@@ -274,7 +278,7 @@ class MetricReader:
                     found += [(at, rank, *value, None) for value in values]
         for at, rank, at_step, numbers in find_objects(data.replace(b"\r", b"\n")):
             found += [(at, rank, self._table, name, value, at_step) for name, value in numbers.items()]
-            self._undeclared.discovers = False
+            self._undeclared.discovers = self._is_searching = False
         found.sort(key=lambda each: (each[0], each[3] != STEP))
         for _, rank, table, name, value, step in found:
             if name == STEP:
@@ -284,6 +288,16 @@ class MetricReader:
                 step = self._steps.get((*place, rank))
             table.add(name, place, value, step, moment, rank=rank, source=LOG)
         return bool(found) or is_new
+
+    def _limit_search(self, size: int) -> None:
+        """Look for metrics that nobody has named in `MOST_SEARCHED` bytes of the logs only: it takes long."""
+        self._searched_bytes += size
+        if self._is_searching and self._searched_bytes > MOST_SEARCHED:
+            self._is_searching = False
+            self._problems[
+                f"metrics that nobody has declared were looked for in the first {MOST_SEARCHED >> 20} MiB of "
+                "the log only; name those that are to be found in all of it"
+            ] = None
 
 
 def _of_one_source(several: Sequence[Series]) -> list[Series]:
