@@ -47,6 +47,7 @@ def test_lines_are_left_out_and_an_unfinished_line_goes_on() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_running_tree_and_its_end_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_log, "SHORTEST", 0.0)
     monkeypatch.setattr(usage_log, "SAMPLE_EVERY", 0.05)
     monkeypatch.setattr(usage_log, "LINE_EVERY", 0.1)
     monkeypatch.setattr(usage_log, "LARGEST_SHARE", 1.0)
@@ -86,10 +87,11 @@ def test_the_nearest_limit_counts_without_cached_files(tmp_path, monkeypatch) ->
     assert resources.limited_memory() == 7000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_train_writes_the_last_line_where_it_is_asked_to(tmp_path) -> None:
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").write_text(HUNGRY)
+    (tmp_path / "code" / "train.py").write_text(HUNGRY + "time.sleep(10.5)\n")
     job = json.dumps({"program": "train.py", "code": str(tmp_path / "code")})
     environ = {**os.environ, "SAGEMAKER_BASE_DIR": str(tmp_path / "ml"), "SHUNTER_JOB": job}
     words = [sys.executable, "-m", "shunter_toolkit", "train"]

@@ -39,7 +39,7 @@ _WAITING_BLOCKS = 16
 #: Bytes that are read for each of the last lines of a log, at most.
 _LINE_BYTES = 400
 #: Bytes of logs in which metrics are looked for that nobody has named.
-MOST_SEARCHED = 128 << 20
+MOST_SEARCHED = 64 << 20
 
 
 def read(

@@ -240,9 +240,11 @@ def test_a_command_runs_beside_a_replica(jobs, slurm):
         assert (done.stdout, done.stderr, done.returncode) == (f"{host}\n", "oops\n", 7)
 
 
-def test_what_a_script_uses_comes_back_with_its_log(jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(resource_use, "SHORTEST", 0.0)
-    (tmp_path / "train.py").write_text("data = bytearray(b'x') * (80 << 20)\nprint('loss=0.5')\n")
+@pytest.mark.slow
+def test_what_a_script_uses_comes_back_with_its_log(jobs, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import time\ndata = bytearray(b'x') * (80 << 20)\nprint('loss=0.5')\ntime.sleep(11)\n"
+    )
     with get_runner("test") as runner:
         app = script(script="train.py", cpu=1, memMB=256)
         handle = runner.run(app, "slurm", workspace=str(tmp_path))

@@ -26,6 +26,8 @@ MARK = b"@shunter-usage@ "
 VARIABLE = "SHUNTER_USAGE"
 #: Seconds between samples and between lines. Lines become rarer: after a day there are about a hundred.
 SAMPLE_EVERY, LINE_EVERY, LINES_SHARE = 10.0, 60.0, 0.05
+#: Scripts that have ended before (s) get no line: it would say little.
+SHORTEST = 10.0
 #: How many lines a log of weeks has.
 MOST_LINES = 200
 #: Samples may take no more than this share of a CPU: with very many processes they are taken less often.
@@ -107,6 +109,8 @@ class UsageLog:
             return
         self._is_over.set()
         self._thread.join(_PATIENCE)
+        if time.monotonic() - self._began < SHORTEST:
+            return
         self._cpu = max(self._cpu, _cpu_of_ended() - self._cpu_before)
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         if largest > self._memory_before:

@@ -154,6 +154,7 @@ class AutoExecutor:
                 words["chain"] = attempts
             words["env"] = {
                 "SHUNTER_PYTHON": self._python,
+                "SHUNTER_USAGE": "0",  # programs read the logs' files
                 FOLDER: str(self.folder),
                 TASKS_PER_NODE: str(self.parameters.get("tasks_per_node", 1)),
             }
