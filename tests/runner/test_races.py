@@ -155,6 +155,7 @@ def test_a_race_is_over_when_its_winner_fails_or_is_killed(runner, tmp_path):
     race = races.plan_race(runner, [job(f"echo >>{ran}; exec sleep 300")] * 2)
     first = runner.schedule(race.jobs[0])
     assert races.await_winner(runner, race.id, [first]) == first
+    wait_until(ran.exists, "the start of the program")
     state = JobDirectory.of(first.rpartition("/")[2]).read_state()
     assert state is not None
     os.kill(state["supervisor"][0], signal.SIGKILL)
