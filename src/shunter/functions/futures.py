@@ -7,6 +7,7 @@ import contextlib
 import html
 import reprlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ from shunter.terminal import clean
 
 #: Seconds between two looks at jobs of this machine, at first and at most: a look reads a file.
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.2
+#: After a look that saw calls end, how many times as long the next one waits, at most `_LONGEST_REST` s:
+#: a look at thousands of calls takes long, and the calls need the CPUs.
+_REST, _LONGEST_REST = 4.0, 2.0
 #: How often a job that nobody knows is asked for before its futures fail: a backend may list it late.
 _MOST_UNKNOWN = 5
 #: Seconds that a result may be later than the end of its job, on shared storage or in a bucket.
@@ -194,9 +198,11 @@ class Watcher:
                     if not jobs:
                         self._thread = None
                         return
+                began = time.monotonic()
                 if self._look(runner, jobs):
                     self._on_end()
                     pause = self._new_pause(runner)
+                    time.sleep(min(_LONGEST_REST, _REST * (time.monotonic() - began)))
                 elif self._added.is_set():
                     self._added.clear()
                     pause = self._new_pause(runner)

@@ -250,10 +250,13 @@ _ENDED = (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
 
 
 def _replica_of(results: CallResults, index: int, status: AppStatus) -> ReplicaStatus | None:
-    return next(
-        (replica for replica in status.replicas() if replica.role == results.role and replica.id == index),
-        None,
-    )
+    for role in status.roles:
+        if role.role == results.role:
+            usual = role.replicas[
+                index : index + 1
+            ]  # most backends give all, in order
+            return next((each for each in (*usual, *role.replicas) if each.id == index), None)
+    return None
 
 
 def _failed(runner: Runner, results: CallResults, index: int, status: AppStatus) -> JobFailedError:
