@@ -252,9 +252,7 @@ _ENDED = (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
 def _replica_of(results: CallResults, index: int, status: AppStatus) -> ReplicaStatus | None:
     for role in status.roles:
         if role.role == results.role:
-            usual = role.replicas[
-                index : index + 1
-            ]  # most backends give all, in order
+            usual = role.replicas[index : index + 1]  # most backends give all, in order
             return next((each for each in (*usual, *role.replicas) if each.id == index), None)
     return None
 
