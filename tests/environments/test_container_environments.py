@@ -100,6 +100,7 @@ def check_that_it_was_installed(printed: list[str]) -> None:
     assert base == "/usr"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_a_layer_is_installed_in_the_container(image, wheels, project, monkeypatch):
     (project / "s.py").write_text(HEADER + SCRIPT)
     monkeypatch.setenv("SHUNTER_INSTALLER", "pip")
@@ -155,9 +156,9 @@ def test_a_package_that_does_not_exist_is_told_and_left_to_the_container(image, 
     ("line", "reason"),
     [
         ("-e ./lib", "may run code"),
-        ("  --editable=./lib", "may run code"),
-        ("-r https://127.0.0.1:9/more.txt", "may run code"),
-        ("./lib", "mylib"),
+        pytest.param("  --editable=./lib", "may run code", marks=pytest.mark.slow),
+        pytest.param("-r https://127.0.0.1:9/more.txt", "may run code", marks=pytest.mark.slow),
+        pytest.param("./lib", "mylib", marks=pytest.mark.slow),
     ],
 )
 def test_no_code_of_a_package_runs_on_this_machine(image, packages, project, line, reason):
@@ -200,6 +201,7 @@ def shipped(shipper: Shipper, base: str, repository: str, told: Told) -> str:
     return info.request[0]
 
 
+@pytest.mark.slow
 def test_without_docker_it_is_written_to_the_registry(image, packages, project, logged_in, monkeypatch):
     (project / "s.py").write_text(HEADER + SCRIPT)
     base, repository = (f"{logged_in.host}/{name}" for name in ("bases/python", "jobs/env"))

@@ -104,8 +104,9 @@ def place(
 
 
 SCHEDULERS = ["local_docker", "slurm", "sge", "lsf", "ray", "sagemaker processes", "sagemaker containers"]
+FAST = ("local_docker", "slurm", "sge", "lsf", "sagemaker processes")
 CASES = [
-    pytest.param(scheduler, kind, marks=[] if kind == "header" else [pytest.mark.slow])
+    pytest.param(scheduler, kind, marks=[] if kind == "header" and scheduler in FAST else [pytest.mark.slow])
     for scheduler in SCHEDULERS
     for kind in KINDS
     if not (scheduler == "sagemaker containers" and kind in OF_UV)
