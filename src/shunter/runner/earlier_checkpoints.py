@@ -1,6 +1,6 @@
 """Where the checkpoints of an ended job are, so that a new job goes on from them.
 
-The new job gets a copy of its own: the toolkit makes it where the job runs, before the script starts. Only a
+The new job gets a copy: the toolkit makes it where the job runs, before the script starts. Only a
 place that the user named, `--checkpoints URI`, is one place for both jobs.
 """
 
@@ -107,7 +107,7 @@ def _go_on(runner: Runner, record: JobRecord, role: Role, old: Sequence[int], lo
     if earlier:
         if len(json.dumps(earlier)) > MOST_CHARACTERS:
             raise ConfigError(
-                f"{len(earlier)} replicas have checkpoints of their own, and a job can be told of fewer",
+                f"{len(earlier)} replicas have checkpoints in separate places, too many for a request",
                 hint="Have them written to one place: --checkpoints URI.",
             )
         role.metadata[METADATA_KEY] = {**spec, _PART: {**checkpoints, EARLIER: earlier}}

@@ -1,4 +1,4 @@
-"""What an exported file holds of a job, so that `rerun` can start it again; reading it, as a stranger's word.
+"""What an exported file holds of a job, so that `rerun` can start it again; reading it without trusting it.
 
 The file has the job's definition and options, without secrets, and the fingerprint of its code. The code
 itself is not taken from the file: it comes from this machine's code store, or from a directory that the user

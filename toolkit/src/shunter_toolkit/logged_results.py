@@ -23,7 +23,7 @@ from typing import NamedTuple
 from . import archive, log
 from .layout import Layout
 
-#: The variable with the form by which `posted_results` sends them; whoever has it can write below its prefix.
+#: The variable with the form by which `posted_results` sends them; it permits writing below its prefix.
 FORM = "SHUNTER_RESULTS_SECRET"
 #: Begins each line. What is before it on the line is the script's, whose last line may lack its end.
 MARK = b"@shunter-results@ "

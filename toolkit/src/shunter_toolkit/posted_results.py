@@ -1,4 +1,4 @@
-"""Results that a job sends to S3 without a role: by a form that whoever submitted it has signed.
+"""Results that a job sends to S3 without a role: by a form that was signed when it was submitted.
 
 The form (S3's "POST Object") allows objects below one prefix, until a time that is in it. Each replica sends
 what it leaves as one archive.

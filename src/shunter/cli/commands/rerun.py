@@ -6,7 +6,7 @@ shunter rerun --from-checkpoint hello     as `shunter resume hello`
 shunter rerun run.html                    a job that `shunter export` wrote to a file
 
 Words behind -- replace arguments of the same name, or are added. Of a sweep, JOB/ROLE/K is one point. It does
-not wait for the jobs that the first one waited for (--after): they have ended. A file is a stranger's word:
+not wait for the jobs that the first one waited for (--after): they have ended. A file may come from anybody:
 what it would run is shown, and started only once you agree; its code comes from this machine, or from
 --workspace.
 """

@@ -1,4 +1,4 @@
-"""Code that reaches containers without an image of its own: as an object of S3, or within the request.
+"""Code that reaches containers without an image made for the job: as an object of S3, or within the request.
 
 A small program, which comes with the request, begins each replica's command. It fetches the archive by a
 presigned URL, or takes it from a variable, compares its SHA-256 with the one in the request, unpacks it into
