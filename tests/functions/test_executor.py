@@ -171,6 +171,24 @@ def test_inside_a_call_the_job_is_known_and_the_keys_are_not(executor):
     assert executor.submit(work.secrets).result(60) == []
 
 
+def test_a_call_in_a_fork_of_the_toolkit_finds_what_a_new_interpreter_would(executor):
+    # by another name of the same Python, it is started
+    with shunter.Executor("local_cwd", env={"SHUNTER_PYTHON": "python3"}) as other:
+        forked, started = executor.submit(work.process).result(), other.submit(work.process).result()
+    assert (forked.pop("no_site"), started.pop("no_site")) == (1, 0)
+    assert forked == started
+    assert forked["squares"] == [2, 4]
+
+
+def test_the_end_of_a_call_waits_for_threads_and_exit_functions(executor, tmp_path):
+    future = executor.submit(work.end_late, str(tmp_path))
+    assert future.result() == "returned"
+    assert future.job.wait().state.name == "SUCCEEDED"
+    assert (tmp_path / "exit").exists()
+    assert (tmp_path / "thread").exists()
+    assert "not flushed" in "".join(future.job.log())
+
+
 def test_each_of_several_hosts_makes_the_call(monkeypatch):
     with shunter.Executor("local_cwd", nodes=2) as executor:
         future = executor.submit(work.who)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -90,3 +93,27 @@ class Counting:
 
     def checkpoint(self, folder: str) -> shunter.DelayedSubmission:
         return shunter.DelayedSubmission(self, folder)
+
+
+def process() -> dict[str, Any]:
+    """Return what distinguishes this process from one that `python -m` started."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        squares = pool.map(double, [1, 2])
+    return {
+        "no_site": sys.flags.no_site,
+        "path": [path for path in sys.path if "/jobs/" not in path],
+        "words": sys.argv[1:],
+        "prefix": sys.prefix,
+        "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "stop": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+        "leads": os.getsid(0) == os.getpid(),
+        "squares": squares,
+    }
+
+
+def end_late(folder: str) -> str:
+    """Return at once, and leave an exit function and a thread, for which an interpreter waits."""
+    atexit.register(Path(folder, "exit").touch)
+    threading.Timer(0.3, Path(folder, "thread").touch).start()
+    print("not flushed", end="")
+    return "returned"

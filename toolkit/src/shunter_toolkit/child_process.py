@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from . import orphans
+from . import forked_call, orphans
 from .errors import StartError
 from .output_relay import Relay, is_regular_file, read_back
 
@@ -35,12 +35,14 @@ class Command:
         cwd: the working directory.
         whole_group: pass signals to every process of the child's group. Right for a shell, which does not
             pass them on itself; wrong for Python, whose data-loader workers should survive the signal.
+        own_words: for a command of this package, what follows ``python -m shunter_toolkit`` in ``argv``.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str | None = None
     whole_group: bool = False
+    own_words: Sequence[str] | None = None
 
 
 @dataclass
@@ -103,6 +105,9 @@ def spawn(command: Command, stdout: int | None = None, stderr: int | None = None
             signal.signal(received, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
+    if command.own_words and forked_call.is_possible(command.argv[0], command.env):
+        streams = {number: end for number, end in ((1, stdout), (2, stderr)) if end is not None}
+        return forked_call.start(command.own_words, command.env, command.cwd or ".", streams, become_child)
     try:
         child = subprocess.Popen(
             command.argv,

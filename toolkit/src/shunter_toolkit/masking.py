@@ -21,11 +21,15 @@ class Masker(SecretFilter):
     """Replaces secrets by ``******``. Made from the job's environment, hyperparameters and arguments."""
 
     def __init__(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
+        super().__init__(lambda name, secret: MASK)
+        self.add(os.environ, *sources)
+
+    def add(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
+        """Mask the secrets in these too."""
         given = (dict(source) if hasattr(source, "keys") else source for source in sources)
-        secrets = secrets_in(dict(os.environ), *given)
+        secrets = secrets_in(*given)
         secrets |= {secret.encode("unicode_escape").decode("ascii") for secret in secrets}
-        known = {secret: "" for secret in secrets if len(secret) >= _SHORTEST_VALUE}
-        super().__init__(lambda name, secret: MASK, known)
+        self._known.update((secret, "") for secret in secrets if len(secret) >= _SHORTEST_VALUE)
 
     def variable(self, name: str, value: str) -> str:
         """The value of a variable as it may be shown."""

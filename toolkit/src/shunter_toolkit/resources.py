@@ -36,9 +36,14 @@ def has_module(name: str) -> bool:
     return subprocess.run([python, "-c", look], stderr=subprocess.DEVNULL).returncode == 0
 
 
+def is_without_site() -> bool:
+    """Whether we were started without ``site``, to start sooner, and have not loaded it since."""
+    return bool(sys.flags.no_site) and "site" not in sys.modules
+
+
 def load_site_packages() -> None:
-    """Make installed packages importable if we were started without ``site``, to start sooner."""
-    if sys.flags.no_site and "site" not in sys.modules:
+    """Make installed packages importable."""
+    if is_without_site():
         import site
 
         site.main()

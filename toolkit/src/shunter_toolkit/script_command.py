@@ -149,7 +149,9 @@ def command(code_dir: str, name: str, args: Sequence[str], env: Mapping[str, str
     """
     line = argv(code_dir, name, args)
     refuse_nul(line, env)
-    return Command(line, env, code_dir, whole_group=kind_of(code_dir, name) == COMMAND)
+    kind = kind_of(code_dir, name)
+    own_words = args if kind == TOOLKIT_MODULE else None
+    return Command(line, env, code_dir, whole_group=kind == COMMAND, own_words=own_words)
 
 
 def refuse_nul(line: Sequence[str], env: Mapping[str, str]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from . import (
     child_process,
@@ -62,7 +62,8 @@ class Training:
         self.job_source = job
         self.job: job_document.Job | None = None
         self.environment: Environment | None = None
-        self._mask_secrets_of()
+        self.masker = Masker()
+        log.set_mask(self.masker.text)
         self.results: Results | None = None
         self.names: HostNames | None = None
         self.watch: script_watch.ScriptWatch | None = None
@@ -117,13 +118,13 @@ class Training:
             self.job = job_document.load(self.job_source)
             # On a platform, users look for these lines in its log; on a terminal, they would be in the way.
             log.set_level(log.INFO if self.job.log_level else log.WARNING)
-            self._mask_secrets_of(self.job.hyperparameters)
+            self.masker.add(self.job.hyperparameters)
             self._find_hosts(self.job)
             self.job.prepare(self.layout)
             if self.argv is None and "arguments" in self.job.document:
                 self.argv = self.job.arguments
         env = self.environment = Environment(layout=self.layout)
-        self._mask_secrets_of(env.hyperparameters)
+        self.masker.add(env.hyperparameters)
         if self.job is None or self.job.log_level:
             log.set_level(env.log_level)
         self.layout.make_writable_dirs()
@@ -131,11 +132,6 @@ class Training:
         if env.framework_module:
             return self._run_framework(env, variables, env.framework_module)
         return self._run_script(env, env.user_entry_point or "", variables)
-
-    def _mask_secrets_of(self, *sources: Mapping[str, Any] | Sequence[str]) -> None:
-        """Mask the secrets of the environment and of these in what is printed and reported from now on."""
-        self.masker = Masker(*sources)
-        log.set_mask(self.masker.text)
 
     def _find_hosts(self, job: job_document.Job) -> None:
         """Make the hosts' names resolve, or replace them by addresses."""
@@ -158,7 +154,7 @@ class Training:
 
     def _run_script(self, env: Environment, name: str, variables: dict[str, str]) -> failure.Report | None:
         args = env.to_cmd_args() if self.argv is None else list(self.argv)
-        self._mask_secrets_of(env.hyperparameters, args)
+        self.masker.add(args)
         if self.argv is not None:
             variables["SM_USER_ARGS"] = to_json(args)
         for variable in script_launch.drop_too_long(variables):
