@@ -53,6 +53,8 @@ CASES = [
     ("log --taill 5 hello", "log --tail 5 hello"),
     ("rerun fit --lr 3", "rerun fit -- --lr 3"),
     ("resume fit --lr 3", None),
+    ("run -n x ./train.py", "run --name x ./train.py"),
+    ("run -e A=1 ./train.py", "run --env A=1 ./train.py"),
     # ---- values
     ("run --mem 16X ./train.py", "run --mem 16G ./train.py"),
     ("run --time 1 ./train.py", "run --time 1h ./train.py"),

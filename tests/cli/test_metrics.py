@@ -90,6 +90,9 @@ def test_a_sweep_whose_metric_nobody_declared(cli: Cli) -> None:
     cli("sweep", "--wait", "./train.py", "--lr", "3,2")
     rows = cli("points", "--best", "min:loss", "--json").json
     assert [(row["values"]["lr"], row["metric"]) for row in rows] == [("2", 2e-05), ("3", 3e-05)]
+    header, first, second, *_ = (line.split() for line in cli("points").out.splitlines())
+    assert header[3:5] == ["loss", "lr"]
+    assert [first[-2:], second[-2:]] == [["3e-05", "3"], ["2e-05", "2"]]
     assert "min 2e-05" in cli("plot", "loss").out
     assert "Did you mean loss?" in cli("plot", "los", code=2).err
     assert [line.split()[0] for line in cli("metrics").out.splitlines() if "system/" not in line] == [

@@ -39,6 +39,8 @@ def test_a_name_a_change_and_the_checkpoints_of_the_latest_job(project: Cli) -> 
     assert "next-" in again.out
     assert "goes on from the checkpoints of local_cwd://shunter/train-" in again.err
     assert "has ['ck0'] --lr 2" in project("rerun", "next").err  # which began with those of the first
+    assert "shunter rerun -- --lr 3" in project("rerun", "--lr", "3", code=2).err
+    assert "--lr 3" in project("rerun", "--", "--lr", "3").err
 
 
 def test_a_job_that_runs_is_refused(project: Cli, tmp_path: Path) -> None:

@@ -77,3 +77,22 @@ def test_a_job_without_a_call_has_no_result(capfd):
     assert main(["run", "utils.echo"]) == 0
     assert main(["result"]) == 3
     assert "calls no function, so it has no result" in capfd.readouterr().err
+
+
+def test_a_module_that_submits_when_it_is_imported_does_not_submit_itself(tmp_path, monkeypatch, capfd):
+    submits = """
+import pathlib, shunter
+tries = pathlib.Path("tries")
+tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+
+def double(x: int) -> int:
+    return 2 * x
+
+if len(tries.read_text()) < 4:  # this test ends, whatever it finds
+    with shunter.Executor("local_cwd") as executor:
+        executor.submit(double, 1).result()
+"""
+    (tmp_path / "project" / "loop.py").write_text(submits)
+    assert main(["run", "loop:double", "--x", "1"]) == 3
+    assert "if __name__ == '__main__':" in capfd.readouterr().err
+    assert (tmp_path / "project" / "tries").read_text() == "x"

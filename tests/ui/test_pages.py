@@ -45,10 +45,13 @@ def test_the_list_is_shown_page_by_page(page: Page) -> None:
 def test_filters_and_search(page: Page) -> None:
     history = History()
     record(history, "train-a", "FAILED", msg="out of memory")
-    record(history, "train-b")
+    record(history, "train-b", component_args=["--lr", "0.3", "--seed=2"])
     record(history, "eval", "FAILED", scheduler="slurm")
     assert names(page.get("/", q="train").text) == ["train-b", "train-a"]
     assert names(page.get("/", q="*-a").text) == ["train-a"]
+    for arguments in ("--lr 0.3", "lr=0.3", "train seed 2"):
+        assert names(page.get("/", q=arguments).text) == ["train-b"]
+    assert names(page.get("/", q="lr 0.4").text) == []
     assert names(page.get("/", state="FAILED").text) == ["eval", "train-a"]
     assert names(page.get("/", state=["FAILED", "SUCCEEDED"]).text) == ["eval", "train-b", "train-a"]
     assert names(page.get("/", state="FAILED", scheduler="slurm").text) == ["eval"]

@@ -105,6 +105,8 @@ OTHER_NAMES = {
     "compare": "diff",
     "explain": "why",
     "port-forward": "forward",
+    "download": "fetch",
+    "results": "fetch",
     "top": "metrics --watch",
 }
 

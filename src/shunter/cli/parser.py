@@ -113,6 +113,8 @@ class Parser(ArgumentParser):
         """Return the error for an option that does not exist."""
         name = text.partition("=")[0]
         near = get_close_matches(name, self._option_string_actions, n=2, cutoff=0.65)
+        if len(name) == 2:  # other tools have short forms
+            near = [option for option in self._option_string_actions if option.startswith(f"-{name}")][:3]
         error = self._usage_error(f"unknown option {name}", "shows them all.")
         error.hint = f"Did you mean {' or '.join(near)}? {error.hint}" if near else error.hint
         return error

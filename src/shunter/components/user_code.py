@@ -18,6 +18,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 
 from shunter import torchx_alias
+from shunter._toolkit import function_call
 from shunter.components.component import guarded
 from shunter.errors import ComponentNotFoundException
 
@@ -35,7 +36,7 @@ def load_file(path: str) -> ModuleType:
     stamp = (stat.st_mtime_ns, stat.st_size)
     if path not in _loaded or _loaded[path][0] != stamp:
         root, name = _module_name(path)
-        with guarded(f"importing {path} failed", path), _importing_from(root):
+        with guarded(f"importing {path} failed", path), _importing_from(root), function_call.importing():
             importlib.invalidate_caches()
             sys.modules.pop(name, None)
             module = importlib.import_module(name) if name else _import_by_path(path)
@@ -50,7 +51,7 @@ def load_module(name: str) -> ModuleType:
         ComponentNotFoundException: there is no such module.
         ConfigError: it raises when it is imported.
     """
-    with guarded(f"importing {name} failed", name), _importing_from(os.getcwd()):
+    with guarded(f"importing {name} failed", name), _importing_from(os.getcwd()), function_call.importing():
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:

@@ -119,7 +119,8 @@ _TABLE = [
     Cause(
         "missing_program",
         "names a program that does not exist",
-        "Check the command, PATH and the image. If it is a script that exists, check its first line.",
+        "Check the command, PATH and the image. If it is a script that exists, check its first line. "
+        "A line for a shell needs one: sh -c 'LINE'.",
     ),
     Cause(
         "missing_interpreter",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
 
+from shunter._toolkit import function_call
 from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreError
 from shunter.progress import Progress, Silent
 from shunter.runner import observation, races
@@ -218,6 +220,11 @@ class Runner:
             ShunterError: the code could not be shipped; nothing was started.
             BackendError: the scheduler refused.
         """
+        if function_call.IMPORTING in os.environ:
+            raise ConfigError(
+                "a module that jobs import submits a job while it is imported; that job would do the same",
+                hint="Put what submits below: if __name__ == '__main__':",
+            )
         scheduler = self.scheduler(dryrun_info.scheduler)
         submission = dryrun_info.submission or Submission()
         with (

@@ -45,6 +45,7 @@ class JobFilter:
         refused: also submissions that were refused.
         scheduler: only jobs of this scheduler; None for all.
         names: only jobs that match one of these: a name, the beginning of an id or handle, or a pattern.
+        words: each must be part of the name, the id or the arguments.
     """
 
     states: set[str] | None = None
@@ -53,11 +54,14 @@ class JobFilter:
     refused: bool = False
     scheduler: str | None = None
     names: Sequence[str] = ()
+    words: Sequence[str] = ()
 
     @property
     def active(self) -> bool:
         """Whether it leaves out any jobs of its scheduler."""
-        return self.states is not None or self.since is not None or bool(self.name or self.names)
+        return (
+            self.states is not None or self.since is not None or bool(self.name or self.names or self.words)
+        )
 
     def suits(self, job: ListAppResponse) -> bool:
         """Tell whether a job that a scheduler lists matches."""
@@ -67,6 +71,8 @@ class JobFilter:
             return False
         name = job.name or job.app_id
         if self.names and not any(_means(text, name, job.app_id) for text in self.names):
+            return False
+        if not all(word in name or word in job.app_id for word in self.words):  # its arguments are not known
             return False
         return self.matches(name) or self.matches(job.app_id)
 
@@ -110,6 +116,9 @@ class JobFilter:
         elif self.name:
             terms.append("(instr(name, ?) OR instr(app_id, ?))")
             values += [self.name] * 2
+        for word in self.words:
+            terms.append("(instr(name, ?) OR instr(app_id, ?) OR instr(component_args, ?))")
+            values += [word] * 3
         return " AND ".join(terms), values
 
 

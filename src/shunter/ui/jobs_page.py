@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import htpy as h
 
-from shunter.runner.jobsearch import REFUSED_STATE, JobFilter
+from shunter.runner.jobsearch import REFUSED_STATE, JobFilter, is_pattern
 from shunter.runner.records import REFUSED, JobRecord
 from shunter.schedulers.responses import ListAppResponse
 from shunter.specs.status import AppState, is_terminal
@@ -65,7 +66,8 @@ class Wanted:
         """Return this selection as a filter for the runner."""
         return JobFilter(
             states=set(self.states) or None,
-            name=self.text or None,
+            name=self.text if is_pattern(self.text) else None,
+            words=[] if is_pattern(self.text) else re.split(r"[\s=]+", self.text.strip("= ")),
             refused=REFUSED_STATE in self.states,
             scheduler=self.scheduler or None,
         )
@@ -146,8 +148,8 @@ def _filters(wanted: Wanted, schedulers: Mapping[str, int], states: Mapping[str,
             type="search",
             name="q",
             value=wanted.text,
-            placeholder="name or id, or a pattern: exp-*",
-            aria_label="Search jobs by name or id",
+            placeholder="name, id or arguments: train lr 0.3, or a pattern: exp-*",
+            aria_label="Search jobs by name, id or arguments",
             data_search=True,
         ),
         h.select(name="scheduler", aria_label="Scheduler")[
@@ -298,7 +300,7 @@ def confirm_page(parts: Parts, action: str, wanted: Wanted, total: int, count: i
     """
     label = ACTIONS[action]
     which = [
-        f"name or id: {wanted.text}" if wanted.text else "",
+        f"name, id or arguments: {wanted.text}" if wanted.text else "",
         f"scheduler: {wanted.scheduler}" if wanted.scheduler else "",
         f"state: {', '.join(wanted.states)}" if wanted.states else "",
     ]

@@ -14,7 +14,7 @@ import pickle
 import signal
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -26,6 +26,8 @@ KEY = "SHUNTER_CALL_KEY"
 #: The variables with the sealed calls, compressed, in base64, and with the path of their file.
 PAYLOAD = "SHUNTER_CALL"
 FILE = "SHUNTER_CALL_FILE"
+#: Set while the module of a call is imported: a job that it submitted then would import it too, and so on.
+IMPORTING = "SHUNTER_CALL_IMPORT"
 #: Result of a process, below the directory of results other than models.
 RESULT = "returned-{rank}.pickle"
 #: What is to be called after a restart, below the directory of checkpoints.
@@ -70,6 +72,16 @@ def main(words: Sequence[str]) -> int:
         process.report("exit", None, repr(error.code))
         raise
     return 0 if process.report("value", value) else 1
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Import what is called: nothing is submitted meanwhile."""
+    os.environ[IMPORTING] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(IMPORTING, None)
 
 
 def call_each(function: Callable[..., Any], groups: Sequence[Tuple[Any, ...]]) -> List[Any]:
@@ -225,7 +237,8 @@ def _loaded(header: Mapping[str, Any], pickled: bytes) -> Call:
         )
     sys.path += [folder for folder in header.get("path", ()) if folder not in sys.path]
     try:
-        function, args, kwargs = pickle.loads(pickled)
+        with importing():
+            function, args, kwargs = pickle.loads(pickled)
     except ModuleNotFoundError as error:
         raise CallError(
             f"the function or its arguments need the module {error.name}, which this job's Python "

@@ -10,7 +10,7 @@ import typing
 from pathlib import PurePath
 from typing import Any, Callable
 
-from .function_call import Call, CallError, advice
+from .function_call import Call, CallError, advice, importing
 
 
 def read(name: str, text: str) -> Call:
@@ -48,7 +48,8 @@ def _as_annotated(annotation: Any, value: Any) -> Any:
 def _imported(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     try:
-        function: Any = importlib.import_module(module)
+        with importing():
+            function: Any = importlib.import_module(module)
         for part in attribute.split("."):
             function = getattr(function, part)
     except ModuleNotFoundError as error:

@@ -1,10 +1,10 @@
-"""Show the points of a sweep: the values and state of each, and the best by a metric."""
+"""Show the points of a sweep: the state, last metrics and values of each, and the best by a metric."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shunter.cli.console import print_result, table, warn
@@ -13,9 +13,14 @@ from shunter.cli.shown_status import status_of
 from shunter.errors import ConfigError, UsageError
 from shunter.metrics import MetricReader
 from shunter.metrics.series import best_by_point
+from shunter.metrics.usage import PREFIX
 from shunter.runner import Runner, get_runner
+from shunter.specs.sweep_points import index_of
 from shunter.sweeps.point_rows import point_rows
 from shunter.terminal import clean, format_duration
+
+#: Metrics whose last values are shown, unless one is named.
+MOST_METRICS = 4
 
 
 def add_arguments(parser: Parser) -> None:
@@ -44,7 +49,21 @@ def run(args: Namespace) -> None:
                 row["metric"] = values.get(row["point"])
             places = list(values)
             rows.sort(key=lambda row: places.index(row["point"]) if row["point"] in values else len(values))
-    print_result(args.json, rows, _lines(rows, metric))
+            columns = {metric: values}
+        else:
+            columns = _last_values(runner, handle)
+    print_result(args.json, rows, _lines(rows, columns))
+
+
+def _last_values(runner: Runner, handle: str) -> dict[str, dict[int, float]]:
+    """Return the last values of the first metrics of a sweep: by name, by index of the point."""
+    with MetricReader(runner, handle, discovers=True) as reader:
+        reader.update()
+        metrics = [(name, some) for name, some in reader.by_name().items() if not name.startswith(PREFIX)]
+    return {
+        name: {index_of(series.role, series.replica): series.last for series in several}
+        for name, several in metrics[:MOST_METRICS]
+    }
 
 
 def _best_values(runner: Runner, handle: str, metric: str, order: str) -> dict[int, float]:
@@ -67,17 +86,16 @@ def _best_values(runner: Runner, handle: str, metric: str, order: str) -> dict[i
     return values
 
 
-def _lines(rows: Sequence[dict[str, Any]], metric: str) -> Iterator[str]:
+def _lines(rows: Sequence[dict[str, Any]], columns: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
     names = list(rows[0]["values"])
     lines = []
     for row in rows:
-        best = "-" if row.get("metric") is None else f"{row['metric']:g}"
+        reported = [values.get(row["point"]) for values in columns.values()]
+        shown = ["-" if value is None else f"{value:g}" for value in reported]
         duration = "-" if row["seconds"] is None else format_duration(row["seconds"])
         values = [row["values"].get(name, "") for name in names]
-        lines.append(
-            [row["replica"], row["state"], duration, *([best] if metric else []), *values, row["reason"]]
-        )
-    headers = ["REPLICA", "STATE", "TIME", *([metric] if metric else []), *names, "REASON"]
+        lines.append([row["replica"], row["state"], duration, *shown, *values, row["reason"]])
+    headers = ["REPLICA", "STATE", "TIME", *columns, *names, "REASON"]
     yield table(list(map(clean, headers)), lines, sys.stdout)
     replica, directory = rows[0]["replica"], rows[0]["directory"]
     if directory:

@@ -54,7 +54,7 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
     try:
         args = parser.parse_arguments(argv[:end])
     except UsageError as error:
-        at = next((k for k, word in enumerate(argv[:end]) if k and word.startswith("-")), None)
+        at = next((k for k, word in enumerate(argv[:end]) if word.startswith("-") and word != "-"), None)
         if end == len(argv) and at is not None and not parser.has_option(argv[at]):
             command = shlex.join([*parser.prog.split(), *argv[:at], "--", *argv[at:]])
             error.hint += f"\nFor the job: {command}"
