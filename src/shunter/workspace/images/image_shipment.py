@@ -190,7 +190,7 @@ class ImageShipment:
                     f"image: {reason}"
                 )
                 return ""
-        destination.cache.remember(True, "environment", name)  # when it was last used, for `gc`, which leaves those of others
+        destination.cache.remember(True, "environment", name)  # `gc` asks when, and leaves those of others
         return image
 
     def _present_base(self, image: str) -> dict[str, Any] | None:
