@@ -68,9 +68,8 @@ def main() -> None:
                     for name, side in sides.items():
                         times[name].append(seconds(runner, *place, side))
                 warm, bare = (statistics.median(times[side]) for side in sides)
-                print(
-                    f"{place[0]}: {warm:.2f} s with an environment, {bare:.2f} s without, {warm - bare:+.2f} s"
-                )
+                cost = f"{warm - bare:+.2f} s"
+                print(f"{place[0]}: {warm:.2f} s with an environment, {bare:.2f} s without, {cost}")
 
 
 if __name__ == "__main__":

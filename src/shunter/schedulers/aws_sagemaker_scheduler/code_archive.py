@@ -276,7 +276,7 @@ class CodePackage:
         }
 
     def ship(self, progress: Any) -> dict[str, str]:
-        """Make the image with the environment; `AWSSageMakerScheduler.ship`, which has the clients, uploads."""
+        """Make the image with the environment. `AWSSageMakerScheduler.ship` uploads: it has the clients."""
         return self.image.ship(progress) if self.image is not None else {}
 
     def resolve(self, progress: Any) -> None:

@@ -154,7 +154,8 @@ class ImageShipment:
         below = self._add_environment(wanted, LOCAL_REPOSITORY, base, progress)
         if not has_code:
             return self._deliver(below, key, progress) if below else wanted.image
-        base = inspect_image(docker, below) or base if below else base
+        if below:
+            base = {**base, "Id": below}  # all else is the same
         patch = self._code.patch(wanted.image, local_name, with_toolkit=toolkit, platform=platform)
         return self._deliver(patch_in_daemon(docker, base, patch, destination.cache, progress), key, progress)
 
