@@ -74,7 +74,14 @@ def run(*arguments: str, scheduler: str = "local_docker", **options: Any) -> lis
     return lines[-1].split()
 
 
-def test_it_is_a_layer_of_the_image_that_is_made_once(image, packages, project, monkeypatch):
+def environments_unused_for(age: str, *words: str) -> list[str]:
+    """Return the images with environments that `shunter gc` lists."""
+    gc = [sys.executable, "-m", "shunter", "gc", "-s", "local_docker", "--older-than", age, *words]
+    listed = subprocess.run(gc, capture_output=True, text=True, check=True).stdout
+    return sorted(set(re.findall(r"shunter/workspace:environment-\w+", listed)))
+
+
+def test_it_is_a_layer_of_the_image_that_is_made_once(image, packages, project, home, monkeypatch):
     (project / "s.py").write_text(HEADER + SCRIPT)
     with get_runner() as runner:
         arguments = ["--script", "s.py", "--image", image]
@@ -83,14 +90,15 @@ def test_it_is_a_layer_of_the_image_that_is_made_once(image, packages, project, 
     prefix, base, version = run("--image", image)
     assert prefix.startswith(INSIDE)
     assert (base, version) == ("/usr", "1.16.0")
+    (stamp,) = (home / "state" / "images").glob("environment-*.json")
+    os.utime(stamp, (1, 1))
+    (name,) = environments_unused_for("1d")
     (project / "s.py").write_text(HEADER + "# other code\n" + SCRIPT)
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(project / "nothing"))
     assert run("--image", image)[0] == prefix
-    gc = [sys.executable, "-m", "shunter", "gc", "-s", "local_docker", "--older-than", "0s"]
-    listed = subprocess.run(gc, capture_output=True, text=True, check=True).stdout
-    (name,) = re.findall(r"shunter/workspace:environment-\w+", listed)
-    subprocess.run([*gc, "--yes"], check=True)
+    assert environments_unused_for("1d") == [], "it was used now"
+    assert environments_unused_for("0s", "--yes") == [name]
     assert name not in docker("images", "--format", "{{.Repository}}:{{.Tag}}").stdout
 
 
@@ -138,6 +146,29 @@ def test_it_is_installed_in_containers_of_sagemaker(packages, image, wheels, pro
             monkeypatch.setenv(variable, value)
         find = {"environment": {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/opt/ml/code/wheels"}}
         check_that_it_was_installed(run("--image", image, scheduler="aws_sagemaker", **options, **find))
+
+
+@pytest.mark.slow
+def test_on_sagemaker_it_is_a_layer_where_images_can_be_pushed(
+    packages, image, project, moto, logged_in, monkeypatch
+):
+    (project / "s.py").write_text(HEADER + SCRIPT)
+    repository = f"{logged_in.host}/jobs/env"
+    arguments = ["--script", "s.py", "--image", image]
+    with running_endpoint(moto) as (variables, options):
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+        options["image_repo"] = repository
+        with get_runner() as runner:
+            plan = runner.dryrun_component("train.script", arguments, "aws_sagemaker", options, workspace=".")
+        assert plan.environments["s"]["place"].startswith(f"becomes a layer over {image}")
+        assert logged_in.tags("jobs/env") == []
+        for code in ("", "# other code\n"):
+            (project / "s.py").write_text(HEADER + code + SCRIPT)
+            prefix, base, version = run("--image", image, scheduler="aws_sagemaker", **options)
+            assert prefix.startswith(INSIDE)
+            assert (base, version) == ("/usr", "1.16.0")
+    assert len(logged_in.tags("jobs/env")) == 1, "the code is not in it"
 
 
 def test_a_package_that_does_not_exist_is_told_and_left_to_the_container(image, packages, project):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import shunter
+from shunter._toolkit import environment_store
 from shunter.errors import BackendError, ConfigError
 from shunter.runner import get_runner
 from shunter.specs import AppState
@@ -226,6 +227,22 @@ def test_a_killed_build_blocks_nobody_and_is_not_used(home, fake_uv):
     out, err = waiting.communicate()
     assert json.loads(out)["built"] is True, err
     assert len(environments(home)) == 1
+
+
+def test_the_lease_of_a_host_that_died_is_taken_over(home, fake_uv, monkeypatch):
+    """Whether a process of another host lives cannot be asked; its lease is no longer touched."""
+    (fake_uv / "go").touch()
+    monkeypatch.setenv("PATH", f"{fake_uv}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(environment_store, "_SILENT_SECONDS", 0.5)
+    pointer = home / "state" / "environments" / "name.json"
+    pointer.parent.mkdir(parents=True)
+    lease = pointer.with_suffix(".lease")
+    holder = {"token": "theirs", "host": "gone", "machine": "another", "pid": os.getpid(), "started": "1"}
+    lease.write_text(json.dumps(holder))
+    description = environment.Description("packages", "test")
+    folder = environment_store.ensure(description, str(pointer), sys.executable, lambda name: b"", str(home))
+    assert environment_store.published(str(pointer)) == folder
+    assert not lease.exists()
 
 
 def test_gc_collects_by_last_use(home, fake_uv):

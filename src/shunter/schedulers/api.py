@@ -262,7 +262,10 @@ class Scheduler(ABC, Generic[T]):
         self._check_before_shipping(info)
         for warning in info.shipment.report.warnings():
             progress.done(warning)
-        references = info.shipment.ship(progress)
+        self._put_images(info, info.shipment.ship(progress))
+
+    def _put_images(self, info: AppDryRunInfo[Any], references: Mapping[str, str]) -> None:
+        """Put the exact images in place of the planned ones."""
         info.request = replace_references(info.request, references)
         roles = info.app.roles if info.app is not None else []
         info.images = {role.name: references[role.image] for role in roles if role.image in references}

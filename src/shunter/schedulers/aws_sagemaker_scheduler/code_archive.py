@@ -34,6 +34,7 @@ from shunter.specs.app import AppDef
 from shunter.specs.workspace import Workspace
 from shunter.workspace.code_store import Store
 from shunter.workspace.file_digests import hash_file
+from shunter.workspace.images.image_shipment import ImageShipment
 from shunter.workspace.images.layer import content_of, write_gzip
 from shunter.workspace.manifest import Entry, Manifest
 from shunter.workspace.shipment import Report
@@ -219,6 +220,8 @@ class CodePackage:
         self._check = check
         self._clone = clone
         self._archive = archive
+        #: The image with the job's environment, if one is made.
+        self.image: ImageShipment | None = None
         self.toolkit = toolkit_archive() if with_toolkit else None
         self.snapshot = self._read(sources) if sources is not None else None
 
@@ -267,13 +270,14 @@ class CodePackage:
             "size": manifest.size if manifest is not None else 0,
             "archive": self._archive or ARCHIVE_FILE,
             "toolkit": self.toolkit is not None,
+            **({"images": self.image.plan()["images"]} if self.image is not None else {}),
             "secrets": report.secrets,
             "problems": [list(problem) for problem in report.problems],
         }
 
     def ship(self, progress: Any) -> dict[str, str]:
-        """Do nothing: `AWSSageMakerScheduler.ship` uploads it, since it has the clients."""
-        return {}
+        """Make the image with the environment. `AWSSageMakerScheduler.ship` uploads: it has the clients."""
+        return self.image.ship(progress) if self.image is not None else {}
 
     def resolve(self, progress: Any) -> None:
         """Clone the repository, if the code comes from one."""

@@ -327,7 +327,8 @@ class AWSSageMakerOpts(HangOpts, NotifyOpts):
         default=True,
     )
     image_repo: str | None = optional(
-        "image repository to push images with the workspace to; code goes through S3 by default",
+        "image repository to push images to, with the workspace or with a script's environment; by default "
+        "code goes through S3, and environments are installed at the start",
         needs_trust=DESTINATION,
     )
     quiet: bool = option("show no progress while code is packed and uploaded", default=False)

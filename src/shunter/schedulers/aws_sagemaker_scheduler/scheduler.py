@@ -50,6 +50,7 @@ from shunter.specs.app import AppDef, Role
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace
 from shunter.workspace.docker_workspace import DockerWorkspaceMixin
+from shunter.workspace.images.image_shipment import WantedImage
 from shunter.workspace.shipment import Shipment
 
 
@@ -104,11 +105,20 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         """Return None: images are sent as they are, and SageMaker brings the code."""
 
     def _plan_shipment(self, app: AppDef, workspace: Workspace, cfg: Mapping[str, Any]) -> Shipment | None:
-        """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given."""
+        """Plan how the code travels: as an archive in S3, or in the image where ``image_repo`` is given.
+
+        With ``image_repo`` a script's environment goes into the image, and its code to S3.
+        """
         opts = self.opts_class(**cfg)
         if goes_into_image(app, workspace, opts):
             return super()._plan_shipment(app, workspace, cfg)
-        return plan_code(app, workspace, opts)
+        code = plan_code(app, workspace, opts)
+        if code is not None and opts.toolkit:
+            code.image = self._plan_environment_image(app.roles[0], cfg)
+        return code
+
+    def _images_in(self, shipment: Shipment | None) -> Sequence[WantedImage]:
+        return super()._images_in(shipment.image if isinstance(shipment, CodePackage) else shipment)
 
     def _submit_dryrun(
         self, app: AppDef, cfg: Mapping[str, Any], shipment: Shipment | None = None
@@ -117,7 +127,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
         planned = code.planned if code is not None else None
         job = make_job(app, self.opts_class(**cfg), code=planned, region=self._region(cfg))
         check_exists(job.needs.uploads)
-        if shipment is not None and code is None:
+        if shipment is not None and (code is None or code.image is not None):
             image = app.roles[0].image
             repository, _, tag = image.rpartition(":")
             job.images_to_push = {image: (repository, tag)}
@@ -135,13 +145,15 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
             AwsError: AWS refused or could not be reached. No job is started, and nothing is half uploaded.
         """
         cfg: Mapping[str, Any] = info.cfg
-        code: CodePackage | None = None
-        if isinstance(info.shipment, CodePackage):
-            code = info.shipment
-            info.images = {}
-        else:
-            super().ship(info, progress)
+        code = info.shipment if isinstance(info.shipment, CodePackage) else None
         shown = Silent() if progress is None or cfg.get("quiet") else progress
+        if code is None:
+            super().ship(info, progress)
+        else:
+            if code.image is not None:
+                self._check_before_shipping(info)
+                self._put_images(info, code.ship(shown))
+            info.images = {}  # the code is not in them
         try:
             prepare(info.request, code, self._session_of(cfg), self._region(cfg), shown)
         finally:

@@ -104,15 +104,15 @@ def _unused_images(
     for image in docker.inspect("image", *ids) if ids else ():
         # reproducible images do not say when they were made; the daemon knows when it tagged them
         tagged = _seconds((image.get("Metadata") or {}).get("LastTagTime") or "")
-        age = time.time() - (tagged or _seconds(image["Created"]))
+        tags = image.get("RepoTags") or [image["Id"][:19]]
+        submitted = made.remembered_at("environment", tags[0])  # the last job with this environment
+        age = time.time() - (submitted or tagged or _seconds(image["Created"]))
         if image["Id"] not in used and age >= older_than:
-            tags = image.get("RepoTags") or [image["Id"][:19]]
             code = (image["Config"].get("Labels") or {}).get(LABEL_FINGERPRINT, "")
-            is_environment = bool(made.recall("environment", tags[0]))
             # by its name: images with code may be made over it, and keep its layer
-            name = tags[0] if is_environment else image["Id"]
+            name = tags[0] if submitted else image["Id"]
             size = image["Size"]
-            shared = not is_environment
+            shared = not submitted
             yield Leftover(name, f"{_IMAGE}{tags[0]}", age, size, shared=shared, fingerprint=code)
 
 

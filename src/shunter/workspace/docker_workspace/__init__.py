@@ -6,7 +6,7 @@ What a layer holds, and how a daemon or a registry takes it, is in `shunter.work
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,7 +139,10 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             planned = f"{repository or LOCAL_REPOSITORY}:{key}"
             wanted[planned] = WantedImage(role.image, toolkit, planned, environment)
             role.image = planned
-        destination = ImageDestination(
+        return ImageShipment(code, list(wanted.values()), self._image_destination(repository, cfg))
+
+    def _image_destination(self, repository: str, cfg: Mapping[str, Any]) -> ImageDestination:
+        return ImageDestination(
             self.docker,
             repository,
             in_daemon=not self.requires_image_repo,
@@ -147,7 +150,29 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             cache=ImageCache(),
             platform=cfg.get("platform"),
         )
-        return ImageShipment(code, list(wanted.values()), destination)
+
+    def _plan_environment_image(self, role: Role, cfg: Mapping[str, Any]) -> ImageShipment | None:
+        """Plan the image with a role's environment alone, whose code travels in another way.
+
+        Sets the role's image to the planned name. None if the role has no environment, or none can go into
+        an image, for lack of ``image_repo`` or of uv.
+
+        Raises:
+            ConfigError: there is no image to put it into.
+        """
+        description = of_role(role)
+        if description is None or not cfg.get("image_repo") or not environment_layer.can_make():
+            return None
+        code = JobCode(Workspace(), with_toolkit=False)
+        _check_image(role, code)
+        repository = self._repository(Workspace(), cfg)
+        of_environment = environment_layer.key(description)
+        key = code.key(
+            role.image, with_toolkit=False, platform=cfg.get("platform"), environment=of_environment
+        )
+        wanted = WantedImage(role.image, False, f"{repository}:{key}", description)
+        role.image = wanted.planned
+        return ImageShipment(code, [wanted], self._image_destination(repository, cfg))
 
     def _toolkit_place(self, role: Role) -> ToolkitPlace | None:
         """Return where the toolkit lies in images; code is in the working directory."""
@@ -156,13 +181,17 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     def _plan_environment(self, info: AppDryRunInfo[Any], description: Description) -> dict[str, Any]:
         """Say whether the environment becomes a layer of the image, or is installed in the container."""
         facts: dict[str, Any] = {**summary(description), "built": None}
-        images = info.shipment.wanted if isinstance(info.shipment, ImageShipment) else ()
+        images = self._images_in(info.shipment)
         bases = [wanted.image for wanted in images if wanted.environment == description]
         start = "is installed at the start of the container"
         if not bases or not environment_layer.can_make():
             return {**facts, "place": f"{start}, unless it is there"}
         place = f"becomes a layer over {bases[0]}; if it cannot be one, it {start}"
         return {**facts, "place": place}
+
+    def _images_in(self, shipment: Shipment | None) -> Sequence[WantedImage]:
+        """Return the images that a shipment makes."""
+        return shipment.wanted if isinstance(shipment, ImageShipment) else ()
 
     def has_images(self, images: Iterable[str]) -> bool:
         """Tell whether all of these exact images are still there."""

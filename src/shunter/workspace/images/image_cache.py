@@ -59,6 +59,13 @@ class ImageCache:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def remembered_at(self, kind: str, *key: object) -> float:
+        """Return when the value of a key was last remembered, in seconds since the epoch; 0 if none is."""
+        try:
+            return os.stat(self._path(kind, key)).st_mtime
+        except OSError:
+            return 0.0
+
     def remember(self, value: Any, kind: str, *key: object) -> None:
         """Keep a JSON value. Failing to (a full disk) costs time the next time, and nothing else."""
         path = self._path(kind, key)

@@ -125,7 +125,10 @@ class ImageShipment:
         return pinned
 
     def _make(self, wanted: WantedImage, progress: Progress) -> str:
-        """Return an image, exactly: ``sha256:...``, or ``repository@sha256:...``."""
+        """Return an image, exactly: ``sha256:...``, or ``repository@sha256:...``.
+
+        Where nothing but an environment goes into it, and that is not possible, the image below as it is.
+        """
         destination, docker = self._destination, self._destination.docker
         key = wanted.planned.rpartition(":")[2]
         local_name = f"{LOCAL_REPOSITORY}:{key}"
@@ -139,14 +142,20 @@ class ImageShipment:
                 raise
             base = None
         toolkit, platform = wanted.toolkit, destination.platform
+        has_code = toolkit or self._code.snapshot is not None  # else it travels in another way
         if base is None and not destination.in_daemon and destination.repository:
             name = f"{destination.repository}:{key}"
             below = self._add_environment(wanted, destination.repository, None, progress)
+            if not has_code:
+                return below or wanted.image
             patch = self._code.patch(below or wanted.image, name, with_toolkit=toolkit, platform=platform)
             return patch_in_registry(patch, destination.cache, progress)
         base = base or pull_image(docker, wanted.image, progress, platform)
         below = self._add_environment(wanted, LOCAL_REPOSITORY, base, progress)
-        base = inspect_image(docker, below) or base if below else base
+        if not has_code:
+            return self._deliver(below, key, progress) if below else wanted.image
+        if below:
+            base = {**base, "Id": below}  # all else is the same
         patch = self._code.patch(wanted.image, local_name, with_toolkit=toolkit, platform=platform)
         return self._deliver(patch_in_daemon(docker, base, patch, destination.cache, progress), key, progress)
 
@@ -182,7 +191,7 @@ class ImageShipment:
                     f"image: {reason}"
                 )
                 return ""
-        destination.cache.remember(True, "environment", name)  # `gc` leaves those of others
+        destination.cache.remember(True, "environment", name)  # `gc` asks when, and leaves those of others
         return image
 
     def _present_base(self, image: str) -> dict[str, Any] | None:
@@ -236,7 +245,7 @@ class ImageShipment:
             tag(docker, image, name)
             digest = push_image(docker, name, progress)
         pinned = f"{repository}@{digest}"
-        progress.done(f"{pinned} has the code")
+        progress.done(f"pushed {pinned}")
         return pinned
 
 
