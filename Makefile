@@ -192,9 +192,9 @@ site: docs $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 
-# The pictures of the page in docs/images, in Debian's Chromium.
+# The pictures in docs/images: of the page, in Debian's Chromium, and of terminals.
 screenshots: $(VENV)/.dev
-	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/docs/test_screenshots.py
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/docs/test_screenshots.py tests/docs/test_recordings.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist
