@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 include toolkit/toolkit.mk
 
 .DEFAULT_GOAL := test
-.PHONY: demo test test-all fast-tests all-tests failed-tests test-kubernetes lint types types-here types-macos bench docs site compat-report clean
+.PHONY: demo test test-all fast-tests all-tests failed-tests test-kubernetes lint types types-here types-macos bench docs site compat-report screenshots clean
 
 # One stamp per set of packages: make re-installs only when the declarations change.
 $(VENV)/.dev: pyproject.toml toolkit/pyproject.toml requirements-dev.txt
@@ -191,6 +191,10 @@ site: docs $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+
+# The pictures in docs/images: of the page, in Debian's Chromium, and of terminals.
+screenshots: $(VENV)/.dev
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/docs/test_screenshots.py tests/docs/test_recordings.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist

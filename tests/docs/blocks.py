@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,22 +68,6 @@ def steps_of(block: Block) -> list[Step]:
     if block.language == "python" and not (named and "torch.distributed" in text):  # a launcher runs those
         steps.append(Step(PYTHON, block.line, text, named["name"] if named else ""))
     return steps
-
-
-def record(path: Path, printed: Mapping[int, list[str]]) -> None:
-    """Put what commands printed, by their lines, in the place of what the document shows."""
-    shown = {n for step in read_steps(path) if step.kind == COMMAND for n in _shown_lines(step)}
-    lines: list[str] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if number not in shown:
-            lines.append(line)
-        lines += printed.get(number, []) if line.startswith("$ ") else []
-    path.write_text("\n".join(lines) + "\n")
-
-
-def _shown_lines(step: Step) -> range:
-    first = step.line + 1 + step.text.count("\n")
-    return range(first, first + len(step.shown))
 
 
 def _commands(block: Block) -> list[Step]:

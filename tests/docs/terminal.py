@@ -22,7 +22,7 @@ while IFS= read -r -d '' -u "$1" step; do
 done
 """
 _END = re.compile(rb"\x1e(\d+)\x1e")
-_ESCAPE = re.compile(r"\x1b\[(\d*)([A-Za-z])")
+_ESCAPE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])")
 
 
 class Terminal:
@@ -75,7 +75,10 @@ class Terminal:
 
 
 def screen(output: str) -> list[str]:
-    """Return the lines that stand on a terminal after this output, lines that were drawn over left out."""
+    """Return the lines that stand on a terminal after this output, lines that were drawn over left out.
+
+    Their colours are still there, as escape sequences.
+    """
     lines = [""]
     position = 0
     for escape in [*_ESCAPE.finditer(output), None]:
@@ -85,6 +88,8 @@ def screen(output: str) -> list[str]:
         if escape is None:
             break
         position = escape.end()
+        if escape[2] == "m":
+            lines[-1] += escape[0]
         if escape[2] == "F":  # to the beginning of a line further up
             del lines[max(len(lines) - int(escape[1] or 1), 1) :]
             lines[-1] = ""

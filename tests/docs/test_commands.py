@@ -14,9 +14,10 @@ from shunter.runner import get_runner
 from tests import grid_engine, ray_cluster, slurm_cluster
 from tests.aws.fake import FakeAws
 from tests.backends import lacks
-from tests.docs.blocks import COMMAND, FILE, Step, read_steps, record
+from tests.docs.blocks import COMMAND, FILE, Step, read_steps
 from tests.docs.compare import Ids, differences
 from tests.docs.documents import EXEMPT, GIVEN, name_of, with_commands
+from tests.docs.recording import COLOUR
 from tests.docs.terminal import Terminal
 from tests.schedulers.lsf.conftest import stand_in
 from tests.toolkit.image import docker, make_image
@@ -37,8 +38,6 @@ FIXTURES = {
     ("-s ray",): "ray",
 }
 IMAGE = "python:3.12"
-#: Documents whose output is not written by hand: UPDATE_GOLDEN=1 records it.
-RECORDED = ("docs/first-session.md",)
 
 
 class Session:
@@ -48,9 +47,13 @@ class Session:
         document: what is read.
         user: the reader's home directory; the project is a directory in it.
         state: where shunter keeps things.
+        in_colour: whether the terminal has colours.
+
+    Attributes:
+        printed: the lines of the last command, in colour.
     """
 
-    def __init__(self, document: Path, user: Path, state: Path) -> None:
+    def __init__(self, document: Path, user: Path, state: Path, *, in_colour: bool = False) -> None:
         self._name = name_of(document)
         self._project = user / "project"
         self._project.mkdir()
@@ -66,8 +69,11 @@ class Session:
             str(user): USER,
         }
         self._ids = Ids()
-        self.printed: dict[int, list[str]] = {}
-        self._terminal = Terminal(self._project, _environ(self._scripts))
+        self.printed: list[str] = []
+        environ = _environ(self._scripts)
+        if in_colour:
+            del environ["NO_COLOR"]
+        self._terminal = Terminal(self._project, environ)
 
     def follow(self, step: Step, then: Step | None) -> list[str]:
         """Take a step; returns what went otherwise than the document says."""
@@ -80,7 +86,8 @@ class Session:
             script = self._scripts / f"line_{step.line}.py"
             script.write_text(step.text)
             status, lines = self._terminal.run(f"python - <{shlex.quote(str(script))}")
-        lines = self.printed[step.line] = [self._readable(line) for line in lines]
+        self.printed = [self._readable(line) for line in lines]
+        lines = [COLOUR.sub("", line) for line in self.printed]
         problems = differences(step.shown, lines, self._ids) if step.shown else []
         if status != 0 and not _shows_status(then):
             problems += [f"exit status {status}", *lines]
@@ -216,9 +223,6 @@ def test_its_commands_do_what_it_says(
                 problems += session.follow(step, then)
     finally:
         session.close()
-    if os.environ.get("UPDATE_GOLDEN") and name_of(document) in RECORDED:
-        record(document, session.printed)
-        return
     assert not problems, "\n".join(problems)
 
 
