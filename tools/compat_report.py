@@ -276,14 +276,16 @@ def as_text(api: dict[str, Any]) -> str:
 def as_markdown(versions: dict[str, dict[str, Any]]) -> str:
     """Return the tables of the document."""
     parts = ["| TorchX | equal | more | differing | absent | exempt |", "|---|--:|--:|--:|--:|--:|"]
-    differing: dict[str, str] = {}
+    differing: set[str] = set()
     for version, theirs in versions.items():
         result = compared(theirs, served(theirs))
         parts.append(f"| {version} | " + " | ".join(str(len(names)) for names in result.values()) + " |")
-        differing |= result["differing"]
-    parts += ["", "Each name that differs, and why:", "", "| name | how | why |", "|---|---|---|"]
-    for name, note in sorted(differing.items()):
-        parts.append(f"| `{name.removeprefix('torchx.')}` | {escaped(note)} | {reason(name)} |")
+        differing |= set(result["differing"])
+    parts += ["", "The names that differ, and why:", "", "| names | why |", "|---|---|"]
+    by_reason: dict[str, list[str]] = {}
+    for name in sorted(differing):
+        by_reason.setdefault(reason(name), []).append(f"`{name.removeprefix('torchx.')}`")
+    parts += [f"| {', '.join(names)} | {why} |" for why, names in by_reason.items()]
     parts += ["", "Not served:", ""]
     parts += [f"- {why}" for why in dict.fromkeys(EXEMPT.values())]
     return "\n".join(parts)
@@ -293,11 +295,6 @@ def reasonless(versions: dict[str, dict[str, Any]]) -> list[str]:
     """Return the names that differ without a reason."""
     found = [name for theirs in versions.values() for name in compared(theirs, served(theirs))["differing"]]
     return sorted({name for name in found if not reason(name)})
-
-
-def escaped(note: str) -> str:
-    """Return a text for a cell of a table."""
-    return (note if len(note) < 160 else f"{note[:157]}...").replace("|", "\\|").replace("<", "&lt;")
 
 
 def reason(name: str) -> str:

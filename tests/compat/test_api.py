@@ -35,8 +35,9 @@ def test_nothing_is_absent(version: str, results: dict[str, dict[str, dict[str, 
 def test_each_name_that_differs_has_its_reason(results: dict[str, dict[str, dict[str, str]]]) -> None:
     differing = {name for result in results.values() for name in result["differing"]}
     assert [name for name in sorted(differing) if not report.reason(name)] == []
-    document = (ROOT / "docs" / "migrating-from-torchx.md").read_text()
-    listed = set(re.findall(r"^\| `([\w.]+)` \|", document, re.MULTILINE))
+    table = report.DOCUMENT.read_text().partition(report.BEGIN)[2].partition(report.END)[0]
+    rows = re.findall(r"^\| (`.+`) \|", table, re.MULTILINE)
+    listed = set(re.findall(r"`([\w.]+)`", " ".join(row.partition(" | ")[0] for row in rows)))
     assert listed == {name.removeprefix("torchx.") for name in differing}, "run `make compat-report`"
 
 
