@@ -91,7 +91,7 @@ def run_forked(args: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         importlib.invalidate_caches()
         _forget_what_was_cached()
         sys.stdin, sys.stdout, sys.stderr = _stream(0, "r"), _stream(1, "w"), _stream(2, "w")
-        sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+        sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
         code = cli.main(args)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -101,7 +101,7 @@ def run_forked(args: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
             except (OSError, ValueError):
                 code = 120
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         code = 1
     finally:
         os._exit(code)

@@ -154,7 +154,8 @@ class SlurmCluster(Cluster):
             **options,
         )
         assert done.returncode == 0 or not check, f"{command}: {done.stderr}{self.logs()}"
-        return done.stdout
+        output: str = done.stdout
+        return output
 
     def declare_down(self, name: str) -> None:
         """Have the controller find at once that a node is down; by itself it takes its time."""

@@ -62,7 +62,7 @@ def opened(browser: Any, server: Server, **options: Any) -> tuple[Any, list[str]
     """Return a page that was let in, and the list of what the browser complains about."""
     page = browser.new_context(viewport={"width": 1280, "height": 900}, **options).new_page()
     complaints: list[str] = []
-    page.on("console", lambda message: message.type == "error" and complaints.append(message.text))
+    page.on("console", lambda message: complaints.extend([message.text] * (message.type == "error")))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto(server.url)
