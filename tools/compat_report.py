@@ -286,8 +286,6 @@ def as_markdown(versions: dict[str, dict[str, Any]]) -> str:
     for name in sorted(differing):
         by_reason.setdefault(reason(name), []).append(f"`{name.removeprefix('torchx.')}`")
     parts += [f"| {', '.join(names)} | {why} |" for why, names in by_reason.items()]
-    parts += ["", "Not served:", ""]
-    parts += [f"- {why}" for why in dict.fromkeys(EXEMPT.values())]
     return "\n".join(parts)
 
 
