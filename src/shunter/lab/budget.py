@@ -53,7 +53,8 @@ class Budget:
     def less(self, used: Budget) -> Budget:
         """Return what is left when this has been used; never less than nothing."""
         left = {
-            field.name: None if (limit := getattr(self, field.name)) is None
+            field.name: None
+            if (limit := getattr(self, field.name)) is None
             # `used` has a number for each
             else max(limit - getattr(used, field.name), 0)
             for field in fields(self)

@@ -18,7 +18,7 @@ from typing import Any
 from shunter.errors import BudgetSpentError, ConfigError, UsageError
 from shunter.lab import lab_file
 from shunter.lab.budget import Budget
-from shunter.lab.lab_file import BASELINE, DISCARDED, FAILED, KEPT, RUNNING, Experiment, Lab
+from shunter.lab.lab_file import DISCARDED, FAILED, KEPT, Experiment, Lab
 from shunter.metrics import read as read_metrics
 from shunter.metrics.series import best_by_point
 from shunter.metrics.usage import PREFIX
@@ -37,6 +37,7 @@ from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
 from shunter.system.identity import host_name, myself
 from shunter.why.comparison import Comparison, FileChange
+from shunter.why.explanation import explain
 from shunter.workspace.code_store import Store
 from shunter.workspace.snapshot import Snapshot, snapshot
 
@@ -95,7 +96,7 @@ def start(
             if earlier.best or earlier.running:
                 raise ConfigError(
                     f"there is a lab {name!r}, started in {earlier.directory}",
-                    hint=f"Choose another name; or forget it, which leaves its jobs: shunter lab delete {name}",
+                    hint=f"Choose another name; or forget it (its jobs stay): shunter lab delete {name}",
                 )
         experiment, info = _reserve(runner, lab, submission, "baseline", (), code)
         lab_file.save(lab)
@@ -191,7 +192,7 @@ def _base(lab: Lab) -> Experiment:
         running = lab.running
         if running:
             raise ConfigError(
-                f"the baseline of {lab.name} still runs ({running[0].job}), so there is nothing to compare with",
+                f"the baseline of {lab.name} still runs, so there is nothing to compare with",
                 hint=f"Wait for it: shunter wait {running[0].job}",
             )
         raise ConfigError(
@@ -289,7 +290,9 @@ def _time_option(runner: Runner, scheduler: str, seconds: float) -> tuple[str, A
     try:
         return time_option(max(math.floor(seconds), 1), scheduler, runner.scheduler_run_opts(scheduler))
     except ConfigError as error:
-        error.message = f"{scheduler} has no time limit for jobs, so only a number of experiments can be enforced"
+        error.message = (
+            f"{scheduler} has no time limit for jobs, so only a number of experiments can be enforced"
+        )
         error.hint = "Give that: --budget 12."
         raise
 
@@ -337,7 +340,8 @@ def settle(runner: Runner, lab: Lab) -> None:
         if status is None or status.is_terminal() or status.state == AppState.UNKNOWN:
             _judge(runner, lab, experiment, status)
         elif lab.left().seconds == 0:
-            runner.cancel(experiment.handle)  # it may have waited in a queue for all of its time
+            experiment.reason = "the time of the lab was over"  # perhaps it waited in a queue for all of it
+            runner.cancel(experiment.handle)
 
 
 def _adopt(runner: Runner, lab: Lab, experiment: Experiment) -> bool:
@@ -376,8 +380,10 @@ def _judge(runner: Runner, lab: Lab, experiment: Experiment, status: AppStatus |
     experiment.outcome = FAILED
     if status is None:
         experiment.reason = "its job is gone"
+    elif status.state == AppState.FAILED:
+        experiment.reason = explain(runner, experiment.handle, status).headline or status.reason
     elif status.state != AppState.SUCCEEDED:
-        experiment.reason = f"{status.state}: {status.reason}" if status.reason else str(status.state)
+        experiment.reason = experiment.reason or f"{status.state} {status.reason}".rstrip()
     else:
         experiment.value, experiment.reason = _value(runner, experiment.handle, lab.metric, lab.order)
         if experiment.value is not None:
@@ -416,7 +422,9 @@ def _change_of(file: FileChange) -> str:
     texts = file.texts()
     if texts is None:
         return f"{file.path} {file.change}"
-    blocks = [each for each in SequenceMatcher(None, *texts, autojunk=False).get_opcodes() if each[0] != "equal"]
+    blocks = [
+        each for each in SequenceMatcher(None, *texts, autojunk=False).get_opcodes() if each[0] != "equal"
+    ]
     added = sum(end - begin for _, _, _, begin, end in blocks)
     removed = sum(end - begin for _, begin, end, _, _ in blocks)
     word = "" if file.change == "modified" else f" {file.change}"

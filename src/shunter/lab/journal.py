@@ -20,7 +20,8 @@ def lab_book(lab: Lab) -> Iterator[str]:
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(lab.started_at))
     yield f"# Lab {lab.name}"
     yield ""
-    yield f"{'Lowest' if lab.order == 'min' else 'Highest'} {lab.metric} of `{lab.command}` on {lab.scheduler}."
+    goal = "Lowest" if lab.order == "min" else "Highest"
+    yield f"{goal} {lab.metric} of `{lab.command}` on {lab.scheduler}."
     yield f"Started {began} in {lab.directory}."
     yield f"Budget: {lab.budget}; left: {lab.left()}."
     if lab.best is not None:
@@ -66,7 +67,11 @@ def change_text(experiment: Experiment) -> str:
 def cost_text(experiment: Experiment) -> str:
     """Return what an experiment took, or may take."""
     if experiment.outcome == RUNNING:
-        return "without a time limit" if experiment.limit is None else f"at most {format_duration(experiment.limit)}"
+        return (
+            "without a time limit"
+            if experiment.limit is None
+            else f"at most {format_duration(experiment.limit)}"
+        )
     gpus = f", {experiment.gpu_hours:.3g} GPU-hours" if experiment.gpus else ""
     return format_duration(experiment.seconds) + gpus
 

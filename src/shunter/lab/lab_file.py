@@ -184,7 +184,8 @@ def read(name: str) -> Lab:
         known = labs()
         raise ConfigError(
             f"there is no lab {name!r}" + (f"; labs: {', '.join(known[:5])}" if known else ""),
-            hint=did_you_mean(name, known) or f"shunter lab start {name} --best min:loss --budget 12 ./train.py",
+            hint=did_you_mean(name, known)
+            or f"shunter lab start {name} --best min:loss --budget 12 ./train.py",
         )
     return lab
 
@@ -201,12 +202,14 @@ def locked(name: str) -> Iterator[None]:
     make_private_dir(_folder())
     path = os.path.join(_folder(), f"{name}.lock")
     try:
-        lock = open(path, "a", encoding="utf-8")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise state_error("open", path, error) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel drops it when its holder dies
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # the kernel drops it when its holder dies
         yield
+    finally:
+        os.close(descriptor)
 
 
 def save(lab: Lab) -> None:
@@ -260,7 +263,7 @@ def find(name: str) -> Lab | None:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateStoreError(
             f"the lab's file {path} is damaged, or of a newer shunter: {error}",
-            hint=f"Move it away (mv {path} {path}.damaged), or upgrade shunter. The lab's jobs are not affected.",
+            hint=f"Move it away (mv {path} {path}.damaged), or upgrade shunter. The lab's jobs stay.",
         ) from None
 
 

@@ -69,7 +69,7 @@ def restore(name: str, target: str = "", *, force: bool = False) -> Restored:
     if lost and not force:
         raise ConfigError(
             f"no experiment of {name} has the present content of {_listed(lost)}; nothing was changed",
-            hint=f'Try it (shunter lab try {name} "..."), or put it aside; --force keeps a copy and restores.',
+            hint=f'Try it (shunter lab try {name} "..."), or put it aside; --force keeps a copy.',
         )
     if lost:
         store.add(current)

@@ -20,6 +20,7 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from typing import Any
 
 from shunter.cli.commands.rerun import parse as parse_changes
 from shunter.cli.console import interrupt_message, is_tty, note, out, print_json, print_result, table
@@ -53,7 +54,7 @@ from shunter.terminal import clean
 
 ACTIONS = ("start", "try", "status", "journal", "restore", "delete")
 #: Options of `run` that a lab does not have, and `requested_job` reads.
-_ABSENT = {
+_ABSENT: dict[str, Any] = {
     "wait": False,
     "log": False,
     "exit_code_from": None,
@@ -82,7 +83,9 @@ def add_arguments(parser: Parser) -> None:
 
 def _add_start_options(parser: Parser) -> None:
     parser.add_argument(
-        "--best", metavar="min:METRIC", help="start: the metric that is to be low (min:loss) or high (max:acc)"
+        "--best",
+        metavar="min:METRIC",
+        help="start: the metric that is to be low (min:loss) or high (max:acc)",
     )
     parser.add_repeated(
         "--budget", metavar="N|TIME|Ngpu-hours", help="start: what may be spent, such as 12,3h or 2gpu-hours"
@@ -190,7 +193,9 @@ def _follow(runner: Runner, lab: Lab, experiment: Experiment, args: Namespace) -
     note(f"{what} of {lab.name}: {experiment.handle}{limit}")
     if not args.detach:
         lines = StatusLines(experiment.handle) if is_tty(sys.stderr) and not args.json else None
-        with interrupt_message(f"no longer waiting; {what} goes on. `shunter lab {lab.name}` shows how it ended"):
+        with interrupt_message(
+            f"no longer waiting; {what} goes on. `shunter lab {lab.name}` shows how it ended"
+        ):
             wait_for_end(runner, experiment.handle, lines, lab.left().seconds)
             lab = look(runner, lab.name)
             experiment = next(each for each in lab.experiments if each.number == experiment.number)
