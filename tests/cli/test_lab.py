@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -67,8 +68,8 @@ def test_twelve_experiments_of_an_agent(lab: Cli) -> None:
     script = lab.directory / "train.py"
     begin(lab)
     for number in range(1, 13):
-        if number % 3 == 0:  # a change of code; all but the first of them are worse
-            script.write_text(script.read_text().replace("penalty = 1.0", f"penalty = 0.{number}"))
+        if number % 3 == 0:  # a change of code
+            script.write_text(re.sub(r"penalty = [\d.]+", f"penalty = 0.{number}", script.read_text()))
             outcome = change(lab)
             assert outcome["changes"] == ["train.py +1 -1"]
         else:

@@ -176,7 +176,7 @@ def _start(args: Namespace) -> int:
             hint=_start_of(args.name),
         )
     budget = Budget.of_texts(args.budget or [""])
-    if args.word_name:
+    if any(word.partition("=")[0] == "--name" for word in args.before):
         raise UsageError(f"--name cannot be given: the jobs of a lab have its name, {args.name}")
     with requested_job(args) as (runner, request):
         if request.announcement:
