@@ -59,6 +59,8 @@ LINES = {
     "gc": [("gc", 0)],
     "completion": [("completion bash", 0)],
     "init": [("init train.py --dry-run", 0)],
+    "lab": [("lab", 3), ("lab start x", 2)],
+    "skill": [("skill show", 0), ("skill install --to skills", 0)],
     "trust": [("trust --list", 0)],
 }
 #: Colours, and what redraws lines.

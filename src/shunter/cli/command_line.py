@@ -48,6 +48,7 @@ COMMAND_GROUPS: dict[str, dict[str, str]] = {
         "plan": "show in full what run would do, without submitting anything",
         "rerun": "start a job again, as before or with other arguments",
         "resume": "go on from the last checkpoint of a job that has ended",
+        "lab": "run experiments under a budget, and keep the best",
         "init": "write a header into a script that says what its job needs",
     },
     "look at jobs": {
@@ -84,6 +85,7 @@ COMMAND_GROUPS: dict[str, dict[str, str]] = {
         "trust": "let a project's files choose programs and destinations",
         "workspace": "show which code would be sent with a job",
         "sagemaker-local": "serve SageMaker's API on this machine",
+        "skill": "install the instructions for coding agents",
         "completion": "print the completion script of a shell",
     },
 }

@@ -15,6 +15,7 @@ from argparse import Namespace
 from shunter.cli.console import counted, format_bytes, note, out, print_json, table
 from shunter.cli.parser import Parser, add_json_option, add_scheduler_options
 from shunter.errors import BackendError, ConfigError
+from shunter.lab.lab_file import kept_code
 from shunter.paths import remove_tree
 from shunter.runner import Runner, get_runner
 from shunter.runner.calls import unused_calls
@@ -49,7 +50,7 @@ def run(args: Namespace) -> None:
     with get_runner() as runner:
         schedulers = [args.scheduler] if args.scheduler else LOCAL_SCHEDULERS
         leftovers = {name: _leftovers(runner, name, args, older_than) for name in schedulers}
-        needed = None if args.scheduler else runner.history.needed_code(older_than)
+        needed = None if args.scheduler else runner.history.needed_code(older_than) | kept_code()
         code = [] if needed is None else store.garbage(needed, older_than)
         calls = [] if args.scheduler else unused_calls(runner.history.needed_calls(older_than), older_than)
         freed = 0
