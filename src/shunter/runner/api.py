@@ -534,8 +534,9 @@ class Runner:
             ConfigError: there are no such results, or a file here differs. The other files have been fetched.
             BackendError: a file could not be read. The other files have been fetched.
         """
-        chosen = chosen_files(self.result_sources(app_handle, replicas), patterns)
-        fetched = fetch(chosen, target, self.progress or Silent(), force=force)
+        progress = self.progress or Silent()
+        chosen = chosen_files(self.result_sources(app_handle, replicas), patterns, progress)
+        fetched = fetch(chosen, target, progress, force=force)
         fetched.raise_for_problems()
         return fetched
 
