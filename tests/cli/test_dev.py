@@ -14,6 +14,7 @@ from shunter.docker import images
 from shunter.docker.command import DockerCommand
 from tests.backends import need
 from tests.cli.conftest import Cli, Terminal
+from tests.dev_sessions import handle_of
 from tests.toolkit.image import make_image
 from tests.web_server_job import PROGRAM, Forwarding
 
@@ -36,12 +37,6 @@ def place(request: pytest.FixtureRequest) -> list[str]:
     """Options of a job on each scheduler that has replicas here."""
     words = ["-s", request.param]
     return [*words, "--image", request.getfixturevalue("image")] if words[1] == "local_docker" else words
-
-
-def handle_of(shown: Terminal, scheduler: str) -> str:
-    """Return the handle that is printed once the job is submitted."""
-    shown.wait_for(b"://")
-    return f"{scheduler}://" + shown.wait_for(b"\r").decode().strip()
 
 
 def end(cli: Cli, handle: str) -> None:

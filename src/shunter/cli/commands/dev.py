@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
+from typing import Any
 
 from shunter.cli.commands import exec as exec_command
 from shunter.cli.console import ask, is_tty, note, out
@@ -38,7 +39,7 @@ WORDS = (
 #: Seconds that an idle job, which has ended its sessions, may take to end itself.
 PATIENCE = 10.0
 #: Options of `run` that have no meaning here.
-_UNUSED = {
+_UNUSED: dict[str, Any] = {
     **dict.fromkeys(("retry", "hang_timeout", "on_hang", "exit_code_from", "parent_run_id")),
     **dict.fromkeys(("wait", "log", "json"), False),
     "metric": [],
