@@ -68,6 +68,7 @@ COMMAND_GROUPS: dict[str, dict[str, str]] = {
     "act on jobs": {
         "wait": "wait until a job has ended",
         "cancel": "ask jobs to stop",
+        "dev": "start an interactive job and enter it; it ends when idle",
         "exec": "run a command, or a shell, in a running replica",
         "forward": "make a port of a running replica reachable here",
         "fetch": "bring the results of a job to this machine",
