@@ -13,8 +13,8 @@ import pytest
 
 from shunter._toolkit.store import Store
 from shunter.errors import BackendError, ConfigError
-from shunter.paths import state_dir
 from shunter.progress import Silent
+from shunter.schedulers.fetched_archive import cut_transfers
 from shunter.schedulers.sent_results import SentResults
 
 CONTENT = bytes(range(256)) * 100
@@ -98,10 +98,12 @@ def test_an_archive_in_s3_goes_on_where_its_transfer_was_cut(
     cut, rest = CutTransfer(after=3 << 20), CutTransfer(after=1 << 30)
     with pytest.raises(KeyboardInterrupt):
         place().prepare(cut)
+    assert len(cut_transfers(0)) == 1
+    assert not cut_transfers(3600)
     again = place()
     again.prepare(rest)
     assert cut.seen[-1] < rest.seen[0] <= cut.seen[-1] + cut.seen[0]
     assert rest.seen[-1] == len(packed.getvalue())
     assert [file.path for file in again.files()] == ["model/weights"]
     assert b"".join(again.read("model/weights")) == content
-    assert os.listdir(os.path.join(state_dir(), "archives")) == []
+    assert not cut_transfers(0)

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import time
 from typing import IO
 
 from shunter._toolkit.store import Item, Store, StoreError
@@ -68,3 +69,13 @@ def fetched_archive(store: Store, item: Item, progress: Progress) -> IO[bytes]:
         file.close()
         raise
     return file
+
+
+def cut_transfers(older_than: float) -> list[str]:
+    """Return the files of transfers that ended early at least so many seconds ago, and have not gone on."""
+    folder = os.path.join(state_dir(), FOLDER)
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.stat().st_mtime < time.time() - older_than]
+    except OSError:  # there has been none
+        return []
