@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -93,7 +92,7 @@ def test_a_lease_that_cannot_be_taken(store, monkeypatch):
     with pytest.raises(OSError, match=r"403 \(Request has expired\): its URL is valid for 7 days at most"):
         race_lease.take(lease_in(store), "me")
     nowhere = json.dumps({"put": "http://127.0.0.1:9/x", "get": "http://127.0.0.1:9/x"})
-    with pytest.raises(OSError, match="it cannot be reached: .*refused"):
+    with pytest.raises(OSError, match=r"it cannot be reached: .*refused"):
         race_lease.take(nowhere, "me", (0, 0))
 
 
@@ -148,7 +147,7 @@ def test_a_job_that_starts_too_late_does_not_run(store, apart, monkeypatch):
     made, jobs, ran = apart
     monkeypatch.setattr(lease_objects, "LONGEST_SECONDS", 0)
     race = races.plan_race(made, jobs, store.location)
-    with pytest.raises(BackendError, match="no job could take a lease in s3://.*Request has expired"):
+    with pytest.raises(BackendError, match=r"no job could take a lease in s3://.*Request has expired"):
         races.submit_race(made, race, pytest.fail)
     state, reason = end_of(made, made.schedule(race.jobs[0]))
     assert state == AppState.FAILED
@@ -206,7 +205,7 @@ def check_race(runner: Runner, race: races.Race) -> str:
 @pytest.mark.timeout(400)
 def test_slurm_kubernetes_and_this_machine(docker_store, runner, slurm, image, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    with container_cluster(Path(tmp_path / "kubeconfig")):
+    with container_cluster(tmp_path / "kubeconfig"):
         for _ in range(2):
             jobs = [
                 on("kubernetes", SAYS, image),

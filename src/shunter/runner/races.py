@@ -2,8 +2,9 @@
 
 Each competitor is an ordinary job, whose record names the race. At its start, before anything of the user's,
 a competitor takes the **lease**: a file that exactly one of them can create, in a folder that all of them
-see, or where there is none, an object of S3 (`shunter._toolkit.race_lease`). The lease belongs to a job, not to an attempt: its retries, replicas and nodes find their own name in it.
-A competitor that finds another name ends at once, as CANCELLED.
+see, or where there is none, an object of S3 (`shunter._toolkit.race_lease`). The lease belongs to a job, not
+to an attempt: its retries, replicas and nodes find their own name in it. A competitor that finds another
+name ends at once, as CANCELLED.
 
 The lease alone decides; nothing that this process does or fails to do lets two run. To save the others the
 wait, the winner cancels those in its own queue, and a command that looks at a job of a race cancels all.
@@ -106,8 +107,8 @@ def _some_are_apart(runner: Runner, submissions: Sequence[Submission], location:
             )
     if apart and not location:
         raise ConfigError(
-            f"{', '.join(apart)}: jobs there share no folder with others, in which exactly one job of the race "
-            "could take a lease before it starts",
+            f"{', '.join(apart)}: jobs there share no folder with others, in which exactly one could take "
+            "the lease of a race",
             hint=f"Name a folder of S3 for the lease, which all jobs reach by HTTPS: {EXAMPLE}",
         )
     return bool(apart)
@@ -232,7 +233,8 @@ def settle(runner: Runner, races: Iterable[str]) -> bool:
     has_cancelled = False
     for race in races:
         rivals = list(_open(runner.history.of_race(race)))
-        holder = winner(runner, race, (record.handle for record in rivals)) if rivals else ""
+        handles = [record.handle for record in rivals]
+        holder = winner(runner, race, handles) if handles else ""
         losers = [record.handle for record in rivals if record.handle != holder]
         if holder and losers:
             runner.cancel_many(losers)
@@ -248,7 +250,7 @@ def _open(records: Iterable[JobRecord]) -> Iterator[JobRecord]:
 def as_lost(record: JobRecord | None, handle: str, status: AppStatus) -> AppStatus:
     """Return the status of a job; if it ended since another one has the lease, an object, as CANCELLED.
 
-    The lease was taken, or not, by a command before the job's own, and the scheduler knows only its exit code.
+    A command before the job's own took the lease, or did not: its scheduler knows only the exit code.
 
     Args:
         record: the job's; None if it is not in the history.

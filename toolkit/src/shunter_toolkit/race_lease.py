@@ -107,7 +107,7 @@ def _said(error: urllib.error.HTTPError) -> str:
 
 
 def enter() -> int:
-    """Take the lease of this process's job, if it is in a race; returns 0, or the exit code with which to end.
+    """Take the lease of this process's job, if it is in a race; returns 0, or the code with which to end.
 
     The variables with the lease are taken out of the environment. What is wrong is written to stderr.
     """
@@ -142,7 +142,7 @@ def main(words: Sequence[str]) -> int:
         return code
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it
     try:
-        os.execvp(words[0], words)
+        os.execvp(words[0], list(words))
     except OSError as error:
         print(f"shunter: cannot run {words[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126

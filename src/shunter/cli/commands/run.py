@@ -39,8 +39,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--lease",
         metavar="S3_URI",
-        help="a folder of S3 for the lease by which the first job of a race (-s A,B) wins, if A and B share no "
-        "folder: s3://BUCKET/PREFIX",
+        help="for a race (-s A,B,...) of schedulers that share no folder: a folder of S3 for its lease, "
+        "s3://BUCKET/PREFIX",
     )
     parser.add_flag("--tee_logs", help="accepted for compatibility; lines always name their replica")
     parser.add_flag("--stdin", help="read the job as JSON from stdin")

@@ -65,7 +65,7 @@ def check(location: str) -> None:
     except OSError as error:
         raise BackendError(
             f"no job could take a lease in {location}: {error}",
-            hint="Your credentials need s3:PutObject and s3:GetObject there, and jobs reach the same address.",
+            hint="Your credentials need s3:PutObject and s3:GetObject there.",
         ) from error
     if first != second:
         raise ConfigError(
