@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,6 +24,7 @@ from shunter.specs import AppDef, AppState, Resource, Role
 from shunter.specs.submission import Submission
 from tests import backends, ray_cluster
 from tests.aws.moto_server import running_batch
+from tests.kubernetes.pod_containers import PodContainers
 from tests.kubernetes.stub import container_cluster
 from tests.lease_store import LeaseStore, running_store
 from tests.runner.test_races import end_of, job, start_at_once
@@ -27,7 +32,6 @@ from tests.schedulers.docker.conftest import image  # noqa: F401 - a fixture
 from tests.schedulers.hpc.conftest import queue, wait_until  # noqa: F401 - a fixture
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401 - a fixture
-from tests.toolkit.image import docker
 
 
 @pytest.fixture(autouse=True)
@@ -35,22 +39,18 @@ def needs_aws() -> None:
     backends.need("botocore")
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[LeaseStore]:
-    with running_store() as running:
+@contextmanager
+def store_on(host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[LeaseStore]:
+    """A store on an address of this machine, to which AWS's clients are led."""
+    with running_store(host) as running:
         for name, value in running.environ().items():
             monkeypatch.setenv(name, value)
         yield running
 
 
 @pytest.fixture
-def docker_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[LeaseStore]:
-    """A store that containers reach too."""
-    backends.need("docker")
-    gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").stdout
-    with running_store(gateway.strip()) as running:
-        for name, value in running.environ().items():
-            monkeypatch.setenv(name, value)
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[LeaseStore]:
+    with store_on("127.0.0.1", monkeypatch) as running:
         yield running
 
 
@@ -203,9 +203,15 @@ def check_race(runner: Runner, race: races.Race) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_slurm_kubernetes_and_this_machine(docker_store, runner, slurm, image, tmp_path, monkeypatch):  # noqa: F811
+def test_slurm_kubernetes_and_this_machine(runner, slurm, image, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(PodContainers, "network", "bridge")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    with container_cluster(tmp_path / "kubeconfig"):
+    network = re.search(r"SlurmctldHost=ctl\((.*)\.10\)", Path(slurm.environment["SLURM_CONF"]).read_text())
+    assert network is not None
+    with (
+        container_cluster(tmp_path / "kubeconfig"),
+        store_on(f"{network[1]}.1", monkeypatch) as store,  # which nodes and containers reach too
+    ):
         for _ in range(2):
             jobs = [
                 on("kubernetes", SAYS, image),
@@ -213,9 +219,9 @@ def test_slurm_kubernetes_and_this_machine(docker_store, runner, slurm, image, t
                 on("slurm", SAYS, shared_dir=str(tmp_path / "shared"), partition="cpu"),
                 on("kubernetes", SAYS, image),
             ]
-            check_race(runner, races.plan_race(runner, jobs, docker_store.location))
+            check_race(runner, races.plan_race(runner, jobs, store.location))
         twice = [on("kubernetes", SAYS, image)] * 2
-        check_race(runner, races.plan_race(runner, twice, docker_store.location))
+        check_race(runner, races.plan_race(runner, twice, store.location))
 
 
 @pytest.mark.slow
@@ -234,8 +240,11 @@ def test_batch_and_docker(runner, image, monkeypatch):  # noqa: F811
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_ray_and_this_machine(store, runner, tmp_path_factory, monkeypatch):
+def test_ray_and_this_machine(runner, tmp_path_factory, monkeypatch):
     backends.need("ray")
-    monkeypatch.setenv("RAY_ADDRESS", ray_cluster.shared_cluster(tmp_path_factory).address)
-    jobs = [on("ray", SAYS), on("ray", SAYS), on("local_cwd", SAYS)]
-    check_race(runner, races.plan_race(runner, jobs, store.location))
+    address = ray_cluster.shared_cluster(tmp_path_factory).address
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    network = (urlsplit(address).hostname or "").rpartition(".")[0]
+    with store_on(f"{network}.1", monkeypatch) as store:
+        jobs = [on("ray", SAYS), on("ray", SAYS), on("local_cwd", SAYS)]
+        check_race(runner, races.plan_race(runner, jobs, store.location))
