@@ -24,14 +24,17 @@ from shunter.specs import AppDef, AppState, Resource, Role
 from shunter.specs.submission import Submission
 from tests import backends, ray_cluster
 from tests.aws.moto_server import running_batch
+from tests.aws_services import running_moto
 from tests.kubernetes.pod_containers import PodContainers
 from tests.kubernetes.stub import container_cluster
 from tests.lease_store import LeaseStore, running_store
 from tests.runner.test_races import end_of, job, start_at_once
+from tests.sagemaker_endpoint import ROLE, running_endpoint
 from tests.schedulers.docker.conftest import image  # noqa: F401 - a fixture
 from tests.schedulers.hpc.conftest import queue, wait_until  # noqa: F401 - a fixture
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401 - a fixture
+from tests.toolkit.image import docker
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +190,7 @@ def test_which_schedulers_can_race_by_an_object(runner):
 SAYS = 'echo "ran $TORCHX_JOB_ID"; sleep 1'
 
 
-def check_race(runner: Runner, race: races.Race) -> str:
+def check_race(runner: Runner, race: races.Race, role: str = "r") -> str:
     """Start all jobs of a race at once; returns the winner. The losers have run nothing, and say so."""
     handles = start_at_once(race)
     assert len(handles) == len(race.jobs)
@@ -195,8 +198,8 @@ def check_race(runner: Runner, race: races.Race) -> str:
     winner = races.winner(runner, race.id, handles)
     assert ends.pop(winner)[0] == AppState.SUCCEEDED
     assert set(ends.values()) == {(AppState.CANCELLED, f"race lost to {winner}")}
-    for handle in handles:
-        log = "".join(runner.log_lines(handle, "r")) if handle.split(":")[0] in ("kubernetes", "ray") else ""
+    for handle in sorted(handles):
+        log = "".join(runner.log_lines(handle, role)) if handle.split(":")[0] in ("kubernetes", "ray") else ""
         assert (f"ran {handle}" in log) <= (handle == winner)
     return winner
 
@@ -248,3 +251,29 @@ def test_ray_and_this_machine(runner, tmp_path_factory, monkeypatch):
     with store_on(f"{network}.1", monkeypatch) as store:
         jobs = [on("ray", SAYS), on("ray", SAYS), on("local_cwd", SAYS)]
         check_race(runner, races.plan_race(runner, jobs, store.location))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_sagemaker_here_and_there(runner, image, tmp_path, monkeypatch):  # noqa: F811
+    (tmp_path / "train.py").write_text("import os\nprint('ran', os.environ['TORCHX_JOB_ID'])\n")
+    monkeypatch.chdir(tmp_path)
+    gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").stdout
+    with running_moto(gateway.strip()) as moto, running_endpoint(moto) as (variables, options):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("SHUNTER_SAGEMAKER_DOCKER", "always")
+        remote = {**options, "instance_type": "ml.m5.large"}
+        here = {"role": ROLE, "instance_type": "ml.m5.large"}
+        jobs = [
+            Submission(
+                component="train.script",
+                arguments=["--script", "train.py", "--image", image],
+                scheduler=scheduler,
+                options=chosen,
+                workspace=".",
+            )
+            for scheduler, chosen in [("aws_sagemaker", remote), ("sagemaker_local", here)]
+        ]
+        location = options["output_path"].replace("results", "races")
+        check_race(runner, races.plan_race(runner, jobs, location), role="script")
