@@ -105,7 +105,7 @@ def test_a_store_that_ignores_conditions_is_refused(store, runner, tmp_path):
         lease_objects.check(store.location)
     store.ignores_conditions = False
     lease_objects.check(store.location)
-    with pytest.raises(ConfigError, match=r"s3://BUCKET/PREFIX, not 'bucket'"):
+    with pytest.raises(ConfigError, match=r"must be s3://BUCKET/PREFIX, not 'bucket'"):
         races.plan_race(runner, [job("exit 0")] * 2, "bucket")
 
 

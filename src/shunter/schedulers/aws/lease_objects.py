@@ -29,7 +29,7 @@ def is_lease(race: str) -> bool:
 def location_problem(location: str) -> str:
     """Return what is wrong with a folder for leases; "" if nothing is."""
     bucket = split_uri(location)[0] if location.startswith("s3://") else ""
-    return "" if bucket else f"a lease is a file of S3: s3://BUCKET/PREFIX, not {location!r}"
+    return "" if bucket else f"a place for leases must be s3://BUCKET/PREFIX, not {location!r}"
 
 
 def sign(uri: str) -> tuple[str, datetime]:
