@@ -152,7 +152,7 @@ def test_paths_within_the_project_are_free(project: Path, value: object, reads: 
         ("workspace", "..", True),
         ("workspace", "git+https://example.org/a", True),
         ("workspace", "@0123456789abcdef", True),
-        *[(key, "x", False) for key in RUN_KEYS if key not in ("component", "workspace")],
+        *[(key, "x", key == "lease") for key in RUN_KEYS if key not in ("component", "workspace")],
     ],
 )
 def test_keys_of_run(project: Path, key: str, value: str, needs: bool) -> None:

@@ -204,7 +204,11 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     settings = config.command("run")
     check_keys(settings, RUN_KEYS, "[cli.run]")
     given = {"component": args.component or None, "workspace": args.workspace}
-    withheld = {key: setting for key, setting in settings.withheld.items() if given[key] is None}
+    withheld = {
+        key: setting
+        for key, setting in settings.withheld.items()
+        if key in given and given[key] is None  # others only matter to races
+    }
     config.refuse_withheld(withheld, "run", "Or name it on the command line.")
     configured = {key: setting.value for key, setting in settings.items()}
     name = full_name(args.scheduler or configured.get("scheduler") or get_default_scheduler_name())

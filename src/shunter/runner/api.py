@@ -668,16 +668,13 @@ class Runner:
         status = seen.to_status()
         # Opening the history takes longer than the whole `status` of a local job, which can be asked again.
         if self._history is not None or not scheduler.capabilities.is_local:
-            observation.record_states(self.history, [(app_handle, status)])
-            self._settle_race_of(app_handle)
+            with suppress(StateStoreError):
+                record = self.history.find(app_handle)
+                status = races.as_lost(record, app_handle, status)
+                observation.record_states(self.history, [(app_handle, status)])
+                if record is not None and record.race:
+                    races.settle(self, [record.race])
         return status
-
-    def _settle_race_of(self, app_handle: AppHandle) -> None:
-        """Cancel what has lost against a job, if the history can be read."""
-        with suppress(StateStoreError):
-            record = self.history.find(app_handle)
-            if record is not None and record.race:
-                races.settle(self, [record.race])
 
     def _reconciled_history(self) -> History:
         intents = self.history.intents()

@@ -27,6 +27,7 @@ from shunter.errors import (
 from shunter.parallel import for_all
 from shunter.redaction import redact_text
 from shunter.runner.events import log_event
+from shunter.runner.races import as_lost
 from shunter.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED, JobRecord
 from shunter.schedulers.api import Dependency, DescribeAppResponse, Scheduler, attempt, cannot_wait
 from shunter.schedulers.capabilities import has_own
@@ -245,7 +246,7 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
         if isinstance(response, Exception):
             status = unreachable(response)
         elif response is not None:
-            status = response.to_status()
+            status = as_lost(record, record.handle, response.to_status())
             if status.state is not record.state:
                 seen.append((record.handle, status))
         elif may_still_appear(record):
@@ -288,6 +289,8 @@ def statuses(
             status = known_end(history, handle, response) or unreachable(response)
         else:
             status = response.to_status()
+            if status.is_terminal():
+                status = as_lost(history.find(handle), handle, status)
         result[handle] = status
         seen.append((handle, status))
     record_states(history, seen)
