@@ -21,7 +21,7 @@ from .aliases import JOB_VARIABLE
 from .process_table import Process, environment_of, processes, with_descendants
 from .usage_log import gpu_usage
 
-#: Shares from which on a CPU or a GPU is in use. An idle JupyterLab or TensorBoard needs less than 0.1 % of a CPU.
+#: Shares from which on a CPU or a GPU is in use. An idle JupyterLab needs less than 0.1 % of a CPU.
 CPU_SHARE, GPU_PERCENT = 0.05, 5.0
 #: Most seconds between two looks; a short idle time is divided into so many.
 LONGEST_PAUSE, LOOKS = 15.0, 20
