@@ -17,8 +17,6 @@ import pytest
 
 import shunter
 from shunter import _toolkit
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
 from shunter.specs import AppState
 from tests import backends, grid_engine, ray_cluster
@@ -27,16 +25,7 @@ from tests.functions import work
 from tests.kubernetes.stub import Stub, container_cluster
 from tests.sagemaker_endpoint import ROLE, running_endpoint
 from tests.slurm_cluster import shared_cluster as shared_slurm
-from tests.toolkit.image import docker, make_image
-
-
-@pytest.fixture(scope="session")
-def image() -> Iterator[str]:
-    backends.need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
+from tests.toolkit.image import docker
 
 
 @pytest.fixture(scope="module")

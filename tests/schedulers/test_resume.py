@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 import shunter
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
 from shunter.runner import Runner, get_runner
 from shunter.specs.status import AppState
@@ -20,7 +18,6 @@ from shunter.specs.sweep_points import Point
 from shunter.sweeps.planning import run_sweep
 from tests import backends, grid_engine, ray_cluster
 from tests.slurm_cluster import shared_cluster as shared_slurm
-from tests.toolkit.image import make_image
 
 #: Writes three checkpoints after the last one that is there. Fails if there was none.
 SCRIPT = """
@@ -39,15 +36,6 @@ sys.exit(0 if start else 3)
 """
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("local_docker", "slurm", "sge", "ray")]
-
-
-@pytest.fixture(scope="session")
-def image() -> Iterator[str]:
-    backends.need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
 
 
 @pytest.fixture

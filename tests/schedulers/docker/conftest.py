@@ -9,26 +9,14 @@ import uuid
 
 import pytest
 
-from shunter.docker import images
-from shunter.docker.command import DockerCommand, remove_containers
+from shunter.docker.command import remove_containers
 from shunter.schedulers.docker_scheduler import labels
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Role, is_terminal
 from shunter.system.identity import Process
-from tests.backends import need
-from tests.toolkit.image import make_image
 
 PATIENCE = 90
-
-
-@pytest.fixture(scope="session")
-def image():
-    need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
 
 
 class Jobs:
