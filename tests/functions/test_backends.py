@@ -141,7 +141,7 @@ def test_functions_run_everywhere_alike(place, project):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["aws_batch"], indirect=True)
 def test_a_result_that_another_has_written_is_not_read(place, project, batch_server, tmp_path):
-    """Whoever can write to the bucket can replace a result, but not seal it."""
+    """Somebody who can write to the bucket can replace a result, but not seal it."""
     import lessons
 
     name, options = place

@@ -101,7 +101,7 @@ def test_a_job_goes_on_from_the_checkpoints_of_another(
     record = runner.history.find(second)
     assert record is not None
     assert (record.rerun_of, record.parent_run_id, record.name) == (first, first, "second")
-    runner.delete(first)  # the second has a copy of its own
+    runner.delete(first)  # the second has its own copy
     third = shunter.job(second).resume().handle
     assert ended(runner, third) == (AppState.SUCCEEDED, ["starts at 6 --lr 2", "the latest has 6"])
     for handle in (second, third):
