@@ -35,14 +35,11 @@ def batch_server() -> Iterator[Moto]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a module, from which functions are submitted; the tests themselves do not travel."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "lessons.py").write_text(Path(work.__file__).read_text())
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
+    (project / "lessons.py").write_text(Path(work.__file__).read_text())
+    monkeypatch.syspath_prepend(str(project))
+    return project
 
 
 Options = dict[str, Any]

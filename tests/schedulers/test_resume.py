@@ -39,11 +39,8 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("local_docker", 
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
-    project = tmp_path / "project"
-    project.mkdir()
+def runner(project: Path) -> Iterator[Runner]:
     (project / "train.py").write_text(SCRIPT)
-    monkeypatch.chdir(project)
     with get_runner() as runner:
         yield runner
 

@@ -82,12 +82,9 @@ def test_the_toolkit_serves_the_names_in_jobs_only(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
+def project(project: Path, tmp_path: Path) -> Path:
     (project / "train.py").write_text(SCRIPT)
     (project / "shunter.toml").write_text(f'[tracker.fsspec]\nconfig = "file://{tmp_path}/runs"\n')
-    monkeypatch.chdir(project)
     trust_project()
     return project
 
