@@ -199,6 +199,7 @@ def advice(cluster):
     with get_runner() as runner:
         handle = runner.run(AppDef("waits", [role]), "slurm", {"partition": "gpu"}, workspace=None)
         wait_until(lambda: "Resources" in runner.status(handle).msg, "Slurm has looked at the job")
+        cluster.wait_for_nodes("planned", nodes=("n2",))
         waiting = explain(runner, handle, runner.status(handle)).waiting
         runner.cancel(handle)
     cluster.run("scancel", held)
