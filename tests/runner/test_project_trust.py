@@ -88,14 +88,6 @@ def test_names_are_read_as_components_read_them() -> None:
     assert what_it_names("utils.echo", "args") == ""
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "project"
-    directory.mkdir()
-    monkeypatch.chdir(directory)
-    return directory
-
-
 @pytest.mark.parametrize(
     ("value", "reads", "writes"),
     [

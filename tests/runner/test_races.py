@@ -20,7 +20,6 @@ from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppDef, AppState, Role
 from shunter.specs.submission import Submission
 from tests.race_tries import run_race
-from tests.schedulers.docker.conftest import image  # noqa: F401 - a fixture
 from tests.schedulers.hpc.conftest import queue, wait_until  # noqa: F401 - a fixture
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 from tests.schedulers.sge.conftest import engine  # noqa: F401 - a fixture

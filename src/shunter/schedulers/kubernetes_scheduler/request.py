@@ -72,7 +72,7 @@ class KubernetesJob:
         kubeconfig: the kubeconfig; "" for the usual one.
         may_be_jobset: whether the cluster decides if it becomes a JobSet.
         warnings: what is ignored.
-        code: the code that travels in Secrets; None if there is none, or if it is in the images.
+        code: the code that travels in Secrets; None without code, or if it is in the images.
         images_to_push: unused; kept for callers of TorchX.
     """
 
