@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
-from tests.backends import need
 from tests.cli.conftest import Cli, Terminal
 from tests.dev_sessions import handle_of
-from tests.toolkit.image import make_image
 from tests.web_server_job import PROGRAM, Forwarding
 
 Open = Callable[..., Terminal]
 CTRL_C = b"\x03"
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
 
 
 @pytest.fixture(params=["local_cwd", "local_docker"])

@@ -30,7 +30,6 @@ from tests.kubernetes.stub import container_cluster
 from tests.lease_store import LeaseStore, running_store
 from tests.runner.test_races import end_of, job, start_at_once
 from tests.sagemaker_endpoint import ROLE, running_endpoint
-from tests.schedulers.docker.conftest import image  # noqa: F401 - a fixture
 from tests.schedulers.hpc.conftest import queue, wait_until  # noqa: F401 - a fixture
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401 - a fixture
@@ -159,7 +158,7 @@ def test_a_job_that_starts_too_late_does_not_run(store, apart, monkeypatch):
     assert not ran.exists()
 
 
-def on(scheduler: str, script: str, image: str = "", **options: object) -> Submission:  # noqa: F811
+def on(scheduler: str, script: str, image: str = "", **options: object) -> Submission:
     small = Resource(cpu=1, gpu=0, memMB=64)
     role = Role("r", image, entrypoint="sh", args=["-c", script], resource=small, max_retries=1)
     return Submission(app=AppDef("job", [role]), scheduler=scheduler, options=options)
@@ -229,7 +228,7 @@ def test_slurm_kubernetes_and_this_machine(runner, slurm, image, tmp_path, monke
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_batch_and_docker(runner, image, monkeypatch):  # noqa: F811
+def test_batch_and_docker(runner, image, monkeypatch):
     with running_batch() as server:
         for name, value in server.environ().items():
             monkeypatch.setenv(name, value)
@@ -255,7 +254,7 @@ def test_ray_and_this_machine(runner, tmp_path_factory, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_sagemaker_here_and_there(runner, image, tmp_path, monkeypatch):  # noqa: F811
+def test_sagemaker_here_and_there(runner, image, tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("import os\nprint('ran', os.environ['TORCHX_JOB_ID'])\n")
     monkeypatch.chdir(tmp_path)
     gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").stdout
