@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from shunter import system
 from tests import backends
 from tests.aws_services import running_moto
+from tests.toolkit.image import temporary_image
 
 # A busy machine is slow, which is no defect.
 settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -44,6 +45,22 @@ def moto() -> Iterator[str]:
     """The URL of a moto server that the tests of a process share."""
     with running_moto() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def image() -> Iterator[str]:
+    """A Docker image with a Python, which the tests of a process share."""
+    with temporary_image() as made:
+        yield made
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ LEVELS = [
     ["cli.commands"],
     ["cli"],
     ["ui"],
-    ["functions"],
+    ["functions", "lab"],
     ["metrics", "sweeps", "why"],
     ["aws_endpoint"],
     ["runner"],

@@ -19,6 +19,7 @@
     │   ├── UnreachableError                nothing answers, which says nothing about any job
     │   └── StateStoreError                 the state directory cannot be read or written
     ├── UnknownAppException             5   there is no such job
+    ├── BudgetSpentError                6   the budget of a lab does not suffice for another experiment
     ├── AppStatusError                  1   the job ended, but did not succeed
     └── ResultError                     1   a function's result is not there, or cannot be read
 
@@ -40,6 +41,7 @@ EXIT_USAGE = 2
 EXIT_CONFIG = 3
 EXIT_BACKEND = 4
 EXIT_NO_SUCH_JOB = 5
+EXIT_BUDGET_SPENT = 6
 EXIT_INTERRUPTED = 130
 
 
@@ -171,6 +173,12 @@ class UnknownAppException(ShunterError):
 
     def __init__(self, app_handle: str, *, hint: str = "") -> None:  # the handle, or all of the message
         super().__init__(app_handle, hint=hint)
+
+
+class BudgetSpentError(ShunterError):
+    """What is left of a lab's budget does not suffice for another experiment."""
+
+    exit_code = EXIT_BUDGET_SPENT
 
 
 class AppStatusError(ShunterError):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tests import backends
 from tests.aws_services import running_moto
-from tests.toolkit.image import docker, make_image, require_docker
+from tests.toolkit.image import docker, temporary_image
 
 REGION = "us-east-1"
 _TRUST = (
@@ -90,20 +89,17 @@ class Moto:
 @contextmanager
 def running_batch() -> Iterator[Moto]:
     """Run a server; its containers and the image are removed afterwards."""
-    backends.need("docker")
-    require_docker()
-    image = f"shunter-moto:{uuid.uuid4().hex[:12]}"
-    make_image(image)
-    network = image.replace(":", "-")  # not the daemon's own, which others use
-    docker("network", "create", network)
-    gateway = docker("network", "inspect", network, "--format", "{{(index .IPAM.Config 0).Gateway}}").stdout
-    options = {"MOTO_DOCKER_NETWORK_NAME": network, "MOTO_IAM_LOAD_MANAGED_POLICIES": "false"}
-    with running_moto(gateway.strip(), **options) as url:  # where the jobs' containers reach it too
+    with temporary_image(name="shunter-moto") as image, ExitStack() as stack:
+        network = image.replace(":", "-")  # not the daemon's own, which others use
+        docker("network", "create", network)
+        stack.callback(docker, "network", "rm", network, check=False)
+        place = docker("network", "inspect", network, "--format", "{{(index .IPAM.Config 0).Gateway}}")
+        options = {"MOTO_DOCKER_NETWORK_NAME": network, "MOTO_IAM_LOAD_MANAGED_POLICIES": "false"}
+        # where the jobs' containers reach it too
+        url = stack.enter_context(running_moto(place.stdout.strip(), **options))
         try:
             yield Moto(url, image)
         finally:
             left = docker("ps", "-aq", "--filter", f"ancestor={image}", check=False).stdout.split()
             if left:
                 docker("rm", "-f", *left, check=False)
-            docker("network", "rm", network, check=False)
-            docker("rmi", "-f", image, check=False)

@@ -33,6 +33,7 @@ LINES = {
         ("metrics -w train", 0),
     ],
     "plot": [("plot loss train --height 8", 0), ("plot loss train/train/0", 0), ("plot los train", 2)],
+    "dev": [("dev --dryrun", 0), ("dev fine", 3)],
     "exec": [("exec fine -- true", 3)],
     "forward": [("forward fine 6006", 3)],
     "result": [("result fine", 3)],
@@ -59,6 +60,8 @@ LINES = {
     "gc": [("gc", 0)],
     "completion": [("completion bash", 0)],
     "init": [("init train.py --dry-run", 0)],
+    "lab": [("lab", 3), ("lab start x", 2)],
+    "skill": [("skill show", 0), ("skill install --to skills", 0)],
     "trust": [("trust --list", 0)],
 }
 #: Colours, and what redraws lines.

@@ -10,32 +10,19 @@ import signal
 import struct
 import subprocess
 import termios
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
 from shunter.schedulers.joined_terminal import run_joined
-from tests.backends import lacks, need
+from tests.backends import lacks
 from tests.cli.conftest import DEADLINE, Cli, Terminal
-from tests.toolkit.image import make_image
 
 Open = Callable[..., Terminal]
 CTRL_C = b"\x03"
 #: Says that it runs, and waits.
 READY = "export MINE=of-the-job; mkdir -p here; cd here; echo ready; exec sleep 300"
-
-
-@pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
 
 
 def follow_until_ready(cli: Cli, handle: str) -> None:

@@ -6,27 +6,13 @@ import contextlib
 import re
 import signal
 import socket
-import uuid
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
-from tests.backends import need
 from tests.cli.conftest import Cli
-from tests.toolkit.image import make_image
 from tests.web_server_job import PROGRAM, Forwarding
-
-
-@pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
 
 
 @pytest.fixture(params=["local_cwd", "local_docker"])

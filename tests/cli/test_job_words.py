@@ -40,13 +40,10 @@ HEADER = """\
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "project"
-    directory.mkdir()
-    monkeypatch.chdir(directory)
+def project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # the GPUs that this machine has
-    (directory / "train.py").write_text("import sys\nprint(sys.argv[1:])\n")
-    return directory
+    (project / "train.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    return project
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.schedulers.docker.conftest import image  # noqa: F401
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

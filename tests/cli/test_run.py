@@ -282,7 +282,10 @@ def test_what_is_no_race(cli: Cli) -> None:
     assert "different schedulers" in cli("run", "-s", "local_cwd,local_cwd", "utils.echo", code=2).err
     assert "different schedulers" in cli("run", "-s", "local_cwd,", "utils.echo", code=2).err
     refused = cli("run", "-s", "local_cwd,kubernetes", "utils.echo", code=3).err
-    assert "kubernetes cannot take part in a race" in refused
+    assert "kubernetes: jobs there share no folder with others" in refused
+    assert "--lease s3://BUCKET/PREFIX" in refused
+    alone = cli("run", "-s", "local_cwd", "--lease", "s3://b/p", "utils.echo", code=2).err
+    assert "only one scheduler is named" in alone
     cli("run", "-s", "local_cwd,slurm", "--dryrun", "--json", "utils.echo", code=2)
     swept = cli("sweep", "-s", "local_cwd,slurm", "utils.echo", "--msg", "a,b", code=2).err
     assert "only the option -s of `shunter run` takes several" in swept

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from tests.backends import need, nemo_python
 from tests.schedulers.docker.host_image import make_host_image
 from tests.slurm_cluster import private_cluster
-from tests.toolkit.image import docker
+from tests.toolkit.image import temporary_image
 
 ROOT = Path(__file__).parents[2]
 SITE = f"{ROOT / 'src'}:{ROOT / 'toolkit' / 'src'}"
@@ -123,11 +122,8 @@ def logs_below(directory: Path, pattern: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
-    need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:nemo"
-    make_host_image(tag)
-    yield tag
-    docker("rmi", "-f", tag)
+    with temporary_image(make_host_image) as made:
+        yield made
 
 
 @MODES

@@ -49,6 +49,7 @@ def place() -> tuple[int, ...]:
 
 
 def job_id() -> str:
+    assert submitit.JobEnvironment().cluster in ("local", "debug")
     return submitit.JobEnvironment().job_id
 
 
@@ -71,7 +72,7 @@ def test_a_job_its_logs_and_their_links(executor):
     job = executor.submit(add, 5, b=7)
     assert job.result() == 12
     assert job.job_id.startswith("my-addition-")
-    assert (job.done(), job.state, job.exception()) == (True, "COMPLETED", None)
+    assert (job.done(), job.state, job.exception()) == (True, "FINISHED", None)
     assert job.stdout() == job.paths.stdout.read_text() == "5 + 7\n"
     assert job.stderr() == job.paths.stderr.read_text() == "added\n"
     assert job.paths.folder.name == job.job_id
@@ -81,9 +82,11 @@ def test_a_job_its_logs_and_their_links(executor):
     assert (sorted((job.stdout() or "").splitlines()), job.stderr()) == (["1 + 2", "added"], None)
 
 
-def test_arrays_and_jobs_of_yesterday(executor):
+def test_arrays_and_jobs_of_yesterday(executor, capsys):
     jobs = executor.map_array(add, [1, 2], [10, 20])
     assert {id(job) for job in submitit.helpers.as_completed(jobs)} == set(map(id, jobs))
+    submitit.helpers.monitor_jobs(jobs, poll_frequency=0.1)
+    assert capsys.readouterr().out.endswith("2 of 2 jobs have ended: 2 FINISHED\n")
     assert [job.result() for job in jobs] == [11, 22]
     assert jobs[1].stdout() == "2 + 20\n"
     again = [pickle.loads(pickle.dumps(jobs[1])), submitit.LocalJob(executor.folder, jobs[1].job_id)]
@@ -103,7 +106,7 @@ def test_arrays_and_jobs_of_yesterday(executor):
 def test_calls_with_several_tasks_are_jobs_of_their_own(executor):
     executor.update_parameters(tasks_per_node=2)
     jobs = executor.map_array(add, [1, 2], [10, 20])
-    assert all(job.state in ("PENDING", "RUNNING", "COMPLETED") for job in jobs)
+    assert all(job.state in ("RUNNING", "FINISHED") for job in jobs)
     assert [job.results() for job in jobs] == [[11, 11], [22, 22]]
     assert jobs[0].job_id != jobs[1].job_id
     assert [job.task(1).stdout() for job in jobs] == ["1 + 10\n", "2 + 20\n"]
@@ -113,11 +116,14 @@ def test_calls_with_several_tasks_are_jobs_of_their_own(executor):
 
 def test_errors(executor, tmp_path):
     failed = executor.submit(work.fail, 7)
+    assert (failed.submission().function, failed.submission().args) == (work.fail, (7,))
     with pytest.raises(submitit.FailedJobError, match=r"raise Unlucky\(x\)") as caught:
         failed.result()
     assert isinstance(caught.value.__cause__, work.Unlucky)
-    assert failed.state == "FAILED"
-    assert type(executor.submit(work.die).exception()) is submitit.UncompletedJobError
+    assert failed.state == "FINISHED"
+    dead = executor.submit(work.die)
+    assert type(dead.exception()) is submitit.UncompletedJobError
+    assert dead.state == "INTERRUPTED"
     with pytest.raises(submitit.FailedSubmissionError, match="missing a required argument: 'b'"):
         executor.submit(add, 1)
     cancelled = executor.submit(work.wait_for, str(tmp_path / "never"))
@@ -156,23 +162,32 @@ def test_a_sequence_is_continued_where_it_was(executor, monkeypatch):
     assert os.environ["SLURM_JOB_ID"] == "12"
 
 
-def test_jobs_get_the_code_of_the_moment(executor, tmp_path, monkeypatch):
+def test_jobs_in_a_snapshot_run_its_code(executor, tmp_path, monkeypatch):
     code = tmp_path / "code"
     code.mkdir()
-    (code / "text.txt").write_text("as it was")
+    for name in ("part.py", "left.out", "extra.txt"):
+        (code / name).write_text("VALUE = 'as it was'")
+    for words in (["init", "-q"], ["add", "part.py", "left.out"]):
+        subprocess.run(["git", *words], cwd=code, check=True)
     monkeypatch.chdir(code)
-    gate = tmp_path / "gate"
+    monkeypatch.syspath_prepend(str(code))
 
-    def read() -> str:
-        work.wait_for(str(gate))
-        return Path("text.txt").read_text()
+    def read() -> tuple[str, list[str]]:
+        import part
 
-    with submitit.helpers.RsyncSnapshot(tmp_path / "snapshot"):
+        return part.VALUE, sorted(os.listdir("."))
+
+    with submitit.helpers.RsyncSnapshot(tmp_path / "copy", exclude=["*.out"], include=["extra.txt"]):
+        assert Path.cwd() == tmp_path / "copy"
         frozen = executor.submit(read)
-    live = executor.submit(read)
-    (code / "text.txt").write_text("edited")
-    gate.touch()
-    assert [frozen.result(), live.result()] == ["as it was", "edited"]
+    assert Path.cwd() == code
+    (code / "part.py").write_text("VALUE = 'edited'")
+    value, files = frozen.result()
+    assert (value, [name for name in files if name != "__pycache__"]) == (
+        "as it was",
+        ["extra.txt", "part.py"],
+    )
+    assert executor.submit(read).result()[0] == "edited"
 
 
 def test_debug_calls_when_the_outcome_is_asked_for(tmp_path):
@@ -230,6 +245,10 @@ def test_parameters_of_others_are_unknown(executor):
         executor.update_parameters(slurm_partion="gpu")
     with pytest.raises(AssertionError):
         executor.update_parameters(mem_gb="2GB")
+    with pytest.raises(ValueError, match="slurm_partion"):
+        submitit.SlurmExecutor(folder=".").update_parameters(partion="gpu")
+    with pytest.warns(UserWarning, match="partition should be given as slurm_partition"):
+        executor.update_parameters(partition="gpu")
     with pytest.raises(TypeError, match="slurm_foo"):
         submitit.AutoExecutor(folder=".", slurm_foo=1)
 

@@ -11,7 +11,6 @@ import sys
 import threading
 import urllib.parse
 import urllib.request
-import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import ClassVar
 import pytest
 from tests import backends
 from tests.docs.documents import ROOT
-from tests.toolkit.image import bridge_gateway, docker, make_image, require_docker
+from tests.toolkit.image import bridge_gateway
 
 from shunter.components import metrics, serve, utils
 from shunter.runner import get_runner
@@ -110,15 +109,6 @@ def torchx_packages() -> str:
     """Return the folder in which TorchX is installed."""
     show = "import os, torchx; print(os.path.dirname(torchx.__path__[0]))"
     return subprocess.check_output([backends.torchx_python(), "-c", show], text=True).strip()
-
-
-@pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    require_docker()
-    name = f"shunter-test-{uuid.uuid4().hex[:8]}"
-    make_image(name)
-    yield name
-    docker("rmi", "-f", name, check=False)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import uuid
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ from tests import backends, slurm_cluster
 from tests.cluster_hosts import wait_until
 from tests.diagnosis.ways_to_fail import COMMAND, SHELL, WAYS, Way, command_of
 from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_image
-from tests.toolkit.image import docker
+from tests.toolkit.image import docker, temporary_image
 
 SLEEPS = "echo up; exec sleep 300"
 #: Stopped once it has shown no activity for so long.
@@ -100,10 +99,6 @@ def test_as_processes_of_this_machine():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_in_containers(tmp_path):
-    backends.need("docker")
-    image = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_host_image(image)
-
     def end(handle, *command):
         label = f"label=shunter.app-id={handle.rpartition('/')[2]}"
         words = ("ps", "--format", "{{.Names}}", "--filter", label, "--filter", "name=-1$")
@@ -132,10 +127,8 @@ def test_in_containers(tmp_path):
             resource=Resource(cpu=1, gpu=0, memMB=way.memory or 1024),
         )  # fmt: skip
 
-    try:
+    with temporary_image(make_host_image) as image:
         found = fail_all(ways, role, "local_docker", {})
-    finally:
-        docker("rmi", "-f", image)
     check("local_docker", ways, found)
 
 
@@ -206,6 +199,7 @@ def advice(cluster):
     with get_runner() as runner:
         handle = runner.run(AppDef("waits", [role]), "slurm", {"partition": "gpu"}, workspace=None)
         wait_until(lambda: "Resources" in runner.status(handle).msg, "Slurm has looked at the job")
+        cluster.wait_for_nodes("planned", nodes=("n2",))
         waiting = explain(runner, handle, runner.status(handle)).waiting
         runner.cancel(handle)
     cluster.run("scancel", held)

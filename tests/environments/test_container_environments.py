@@ -6,28 +6,24 @@ import os
 import re
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
 from shunter.errors import BackendError, ConfigError
 from shunter.runner import get_runner
 from shunter.specs import AppState
 from shunter.workspace import environment
 from shunter.workspace.images.environment_layer import CannotMakeError, look_up, satisfies
-from shunter.workspace.images.image_config import LABEL_BASE_NAME
 from shunter.workspace.manifest import Entry
 from tests.aws.moto_server import running_batch
 from tests.backends import need
 from tests.kubernetes.stub import container_cluster
 from tests.registry.server import logged_in, registry
 from tests.sagemaker_endpoint import running_endpoint
-from tests.toolkit.image import docker, make_image
+from tests.toolkit.image import docker, temporary_image
 from tests.workspace.machines import Shipper, Told
 
 __all__ = ["logged_in", "registry"]
@@ -40,15 +36,9 @@ OFFLINE = ("--env", "PIP_NO_INDEX=1,PIP_FIND_LINKS=wheels")
 
 @pytest.fixture
 def image() -> Iterator[str]:
-    need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    over = docker(
-        "images", "--quiet", "--no-trunc", "--filter", f"label={LABEL_BASE_NAME}={tag}"
-    ).stdout.split()
-    for name in [*over, tag]:
-        images.remove(DockerCommand(), name)
+    """An image of the test's own, over which no environment has been made."""
+    with temporary_image() as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
 from shunter.runner import get_runner
 from shunter.specs import AppState
 from tests import backends, grid_engine, ray_cluster, slurm_cluster
 from tests.environments.conftest import UV
 from tests.schedulers.lsf.conftest import stand_in
-from tests.toolkit.image import docker, make_image
+from tests.toolkit.image import temporary_image
 
 SCRIPT = "import sys, six; print('six', six.__version__, 'environments' in sys.prefix)\n"
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "wheels"}
@@ -53,13 +51,9 @@ class Place:
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
-    backends.need("docker")
-    tag = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/shunter-test-{os.getpid()}:1"
-    make_image(tag)
-    yield tag
-    label = f"label=org.opencontainers.image.base.name={tag}"
-    for name in [*docker("images", "-q", "--no-trunc", "--filter", label).stdout.split(), tag]:
-        images.remove(DockerCommand(), name)
+    """An image with a name that AWS accepts."""
+    with temporary_image(name="123456789012.dkr.ecr.us-east-1.amazonaws.com/shunter-test") as made:
+        yield made
 
 
 @pytest.fixture

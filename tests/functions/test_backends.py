@@ -17,8 +17,6 @@ import pytest
 
 import shunter
 from shunter import _toolkit
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
 from shunter.specs import AppState
 from tests import backends, grid_engine, ray_cluster
@@ -27,16 +25,7 @@ from tests.functions import work
 from tests.kubernetes.stub import Stub, container_cluster
 from tests.sagemaker_endpoint import ROLE, running_endpoint
 from tests.slurm_cluster import shared_cluster as shared_slurm
-from tests.toolkit.image import docker, make_image
-
-
-@pytest.fixture(scope="session")
-def image() -> Iterator[str]:
-    backends.need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
+from tests.toolkit.image import docker
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +35,11 @@ def batch_server() -> Iterator[Moto]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a module, from which functions are submitted; the tests themselves do not travel."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "lessons.py").write_text(Path(work.__file__).read_text())
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
+    (project / "lessons.py").write_text(Path(work.__file__).read_text())
+    monkeypatch.syspath_prepend(str(project))
+    return project
 
 
 Options = dict[str, Any]
@@ -152,7 +138,7 @@ def test_functions_run_everywhere_alike(place, project):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["aws_batch"], indirect=True)
 def test_a_result_that_another_has_written_is_not_read(place, project, batch_server, tmp_path):
-    """Whoever can write to the bucket can replace a result, but not seal it."""
+    """Somebody who can write to the bucket can replace a result, but not seal it."""
     import lessons
 
     name, options = place

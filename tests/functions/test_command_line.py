@@ -30,11 +30,8 @@ def untyped(x):
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path, monkeypatch):
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "lesson.py").write_text(MODULE)
-    monkeypatch.chdir(folder)
+def project(project):
+    (project / "lesson.py").write_text(MODULE)
 
 
 @pytest.mark.parametrize("name", ["lesson:train", "lesson.py:train"])

@@ -32,6 +32,9 @@ class PodContainers:
         logged: called with a container's name and each of its lines.
     """
 
+    #: Docker's network of the containers.
+    network = "none"
+
     def __init__(
         self,
         pod: dict[str, Any],
@@ -74,7 +77,8 @@ class PodContainers:
         command = [
             self._expand(word, variables) for word in (*container["command"], *container.get("args", ()))
         ]
-        words = [DOCKER, "run", "--rm", "--network=none", f"--name={self.name}-{container['name']}"]
+        name = f"{self.name}-{container['name']}"
+        words = [DOCKER, "run", "--rm", f"--network={self.network}", f"--name={name}"]
         for mount in container.get("volumeMounts", ()):
             source = os.path.join(self.folder, mount["name"])
             words.append(f"--volume={source}:{mount['mountPath']}{':ro' if mount.get('readOnly') else ''}")

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import os
 import threading
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -16,8 +15,6 @@ import pytest
 
 import shunter
 from shunter.cli import main
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
 from shunter.errors import BackendError, ConfigError, ResultError
 from shunter.progress import Silent
 from shunter.runner import Runner, get_runner
@@ -29,7 +26,6 @@ from shunter.specs.overlays import JOIN
 from shunter.specs.serialize import from_json
 from tests.backends import need
 from tests.kubernetes.stub import Stub, container_cluster, failure
-from tests.toolkit.image import make_image
 
 pytestmark = pytest.mark.filterwarnings("ignore:role .* a pod keeps no files")
 
@@ -50,29 +46,12 @@ with open(os.environ["SM_OUTPUT_DATA_DIR"] + "/x.csv", "w") as file:
 """
 
 
-@pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
-
-
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
     need("lightkube")
     with container_cluster(tmp_path / "kubeconfig") as stub:
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
         yield stub
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 @pytest.fixture

@@ -28,14 +28,6 @@ class Listed:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "project"
-    directory.mkdir()
-    monkeypatch.chdir(directory)
-    return directory
-
-
-@pytest.fixture
 def user(tmp_path: Path) -> Path:
     directory = tmp_path / "shunter-home" / "config"
     directory.mkdir(parents=True)

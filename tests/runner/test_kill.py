@@ -138,7 +138,7 @@ def test_a_refused_submission_is_no_job_while_its_scheduler_is_away(
     with pytest.raises(UnreachableError):
         runner.run(app)
     assert [record.phase for record in runner.history.rows()] == ["intent"]
-    monkeypatch.setattr("shunter.runner.observation._submitter_is_gone", lambda record: True)
+    monkeypatch.setattr("shunter.runner.observation._is_dead", lambda record: True)
     assert [job.phase for job in runner.jobs()] == ["intent"]
 
 

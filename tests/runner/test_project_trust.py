@@ -88,14 +88,6 @@ def test_names_are_read_as_components_read_them() -> None:
     assert what_it_names("utils.echo", "args") == ""
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "project"
-    directory.mkdir()
-    monkeypatch.chdir(directory)
-    return directory
-
-
 @pytest.mark.parametrize(
     ("value", "reads", "writes"),
     [
@@ -152,7 +144,7 @@ def test_paths_within_the_project_are_free(project: Path, value: object, reads: 
         ("workspace", "..", True),
         ("workspace", "git+https://example.org/a", True),
         ("workspace", "@0123456789abcdef", True),
-        *[(key, "x", False) for key in RUN_KEYS if key not in ("component", "workspace")],
+        *[(key, "x", key == "lease") for key in RUN_KEYS if key not in ("component", "workspace")],
     ],
 )
 def test_keys_of_run(project: Path, key: str, value: str, needs: bool) -> None:

@@ -20,7 +20,6 @@ from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppDef, AppState, Role
 from shunter.specs.submission import Submission
 from tests.race_tries import run_race
-from tests.schedulers.docker.conftest import image  # noqa: F401 - a fixture
 from tests.schedulers.hpc.conftest import queue, wait_until  # noqa: F401 - a fixture
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 from tests.schedulers.sge.conftest import engine  # noqa: F401 - a fixture
@@ -227,9 +226,9 @@ def test_who_looks_cancels_what_still_waits(queued, blocker, shared):
 
 
 def test_schedulers_that_share_nothing_are_refused(runner, queued, tmp_path):
-    with pytest.raises(ConfigError, match="kubernetes cannot take part in a race") as refused:
+    with pytest.raises(ConfigError, match="kubernetes: jobs there share no folder with others") as refused:
         races.plan_race(runner, [job("exit 0"), job("exit 0", "kubernetes")])
-    assert "local_cwd" in refused.value.hint
+    assert races.EXAMPLE in refused.value.hint
     one, other = (job("exit 0", "fake", shared_dir=str(tmp_path / name)) for name in "ab")
     with pytest.raises(ConfigError, match="share no folder for the lease"):
         races.plan_race(queued, [one, other])
@@ -237,6 +236,7 @@ def test_schedulers_that_share_nothing_are_refused(runner, queued, tmp_path):
     with pytest.raises(ConfigError, match="they share no folder") as refused:
         races.plan_race(queued, [job("exit 0"), away])
     assert "Run shunter on login" in refused.value.hint
+    assert races.EXAMPLE in refused.value.hint
     race = races.plan_race(queued, [away, away])
     assert race.lease == f"/shared/races/{race.id}"
     assert not os.path.exists(os.path.join(state_dir(), races.FOLDER))

@@ -14,7 +14,6 @@ from shunter.runner import Runner, get_runner
 from shunter.schedulers.responses import ListAppResponse
 from shunter.specs import AppDef, AppDryRunInfo, AppState, Role, Workspace
 from shunter.workspace.api import WorkspaceMixin
-from tests.schedulers.docker.conftest import image as image
 
 
 @pytest.fixture

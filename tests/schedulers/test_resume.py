@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 import shunter
-from shunter.docker import images
-from shunter.docker.command import DockerCommand
 from shunter.errors import ConfigError
 from shunter.runner import Runner, get_runner
 from shunter.specs.status import AppState
@@ -20,7 +18,6 @@ from shunter.specs.sweep_points import Point
 from shunter.sweeps.planning import run_sweep
 from tests import backends, grid_engine, ray_cluster
 from tests.slurm_cluster import shared_cluster as shared_slurm
-from tests.toolkit.image import make_image
 
 #: Writes three checkpoints after the last one that is there. Fails if there was none.
 SCRIPT = """
@@ -41,21 +38,9 @@ sys.exit(0 if start else 3)
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("local_docker", "slurm", "sge", "ray")]
 
 
-@pytest.fixture(scope="session")
-def image() -> Iterator[str]:
-    backends.need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
-
-
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
-    project = tmp_path / "project"
-    project.mkdir()
+def runner(project: Path) -> Iterator[Runner]:
     (project / "train.py").write_text(SCRIPT)
-    monkeypatch.chdir(project)
     with get_runner() as runner:
         yield runner
 
@@ -113,7 +98,7 @@ def test_a_job_goes_on_from_the_checkpoints_of_another(
     record = runner.history.find(second)
     assert record is not None
     assert (record.rerun_of, record.parent_run_id, record.name) == (first, first, "second")
-    runner.delete(first)  # the second has a copy of its own
+    runner.delete(first)  # the second has its own copy
     third = shunter.job(second).resume().handle
     assert ended(runner, third) == (AppState.SUCCEEDED, ["starts at 6 --lr 2", "the latest has 6"])
     for handle in (second, third):

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
@@ -25,7 +24,7 @@ from tests import backends, grid_engine, ray_cluster, slurm_cluster
 from tests.docs.documents import ROOT
 from tests.sagemaker.remote.conftest import Cloud, cloud, no_account  # noqa: F401 - fixtures
 from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_image
-from tests.toolkit.image import docker
+from tests.toolkit.image import docker, temporary_image
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -171,11 +170,8 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def host_image() -> Iterator[str]:
-    backends.need("docker")
-    tag = f"shunter-same:{uuid.uuid4().hex[:12]}"
-    make_host_image(tag)
-    yield tag
-    docker("rmi", "-f", tag, check=False)
+    with temporary_image(make_host_image) as made:
+        yield made
 
 
 @pytest.fixture

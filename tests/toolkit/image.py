@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .conftest import backend
+from tests.backends import backend, need
 
 DOCKER = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -39,18 +42,6 @@ def bridge_gateway() -> str:
     return str(next(ipaddress.ip_network(subnet.stdout.strip()).hosts()))
 
 
-def require_docker() -> None:
-    """Skip where there is no Docker daemon, or no system Python and busybox to make an image of."""
-    try:
-        up = docker("version", check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        up = False
-    parts = os.path.exists(SYSTEM_PYTHON) and os.path.exists("/bin/busybox")
-    backend(
-        "docker", up and parts, "no Docker daemon answers, or /usr/bin/python3 or /bin/busybox is missing"
-    )
-
-
 def make_image(tag: str) -> None:
     """Import an image with python3, pip, a shell and the usual small tools."""
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +55,23 @@ def make_image(tag: str) -> None:
         assert tar.wait() == 0
 
 
+@contextlib.contextmanager
+def temporary_image(make: Callable[[str], None] = make_image, *, name: str = "shunter-test") -> Iterator[str]:
+    """Make an image, by default one with a Python; remove it afterwards, and what shunter made over it."""
+    need("docker")
+    image = f"{name}-{uuid.uuid4().hex[:12]}:1"
+    make(image)
+    try:
+        yield image
+    finally:
+        base = f"label=org.opencontainers.image.base.name={image}"
+        over = docker("images", "--quiet", "--no-trunc", "--filter", base).stdout.split()
+        docker("rmi", "--force", *over, image, check=False)
+
+
 def _skeleton(root: Path) -> None:
+    there = os.path.exists(SYSTEM_PYTHON) and os.path.exists("/bin/busybox")
+    backend("docker", there, f"{SYSTEM_PYTHON} or /bin/busybox is missing")
     for name in (
         "bin",
         "usr/bin",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .conftest import Tree
-from .image import DOCKER, docker, make_image, make_wheel, require_docker
+from .image import DOCKER, docker, make_wheel, temporary_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,24 +41,21 @@ print("pid", os.getpid(), "parent", os.getppid())
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The seed's image: our package instead of theirs, the script under /opt/ml/code, SAGEMAKER_PROGRAM."""
-    require_docker()
-    base, tag = (f"shunter-test-{uuid.uuid4().hex[:8]}" for _ in range(2))
     folder = tmp_path_factory.mktemp("image")
     wheel = make_wheel(folder)
     (folder / "train.py").write_text(TRAIN)
-    (folder / "Dockerfile").write_text(
-        f"FROM {base}\n"
-        f"COPY {wheel.name} /tmp/\n"
-        f"RUN python -m pip install --no-index -q /tmp/{wheel.name}\n"
-        "COPY train.py /opt/ml/code/train.py\n"
-        "ENV SAGEMAKER_PROGRAM train.py\n"
-    )
-    make_image(base)
-    try:
-        docker("build", "-t", tag, str(folder), env={**os.environ, "DOCKER_BUILDKIT": "0"})
-        yield tag
-    finally:
-        docker("rmi", "-f", tag, base, check=False)
+    with temporary_image() as base:
+        (folder / "Dockerfile").write_text(
+            f"FROM {base}\n"
+            f"COPY {wheel.name} /tmp/\n"
+            f"RUN python -m pip install --no-index -q /tmp/{wheel.name}\n"
+            "COPY train.py /opt/ml/code/train.py\n"
+            "ENV SAGEMAKER_PROGRAM train.py\n"
+        )
+        made = f"{base}-train"
+        docker("build", "-t", made, str(folder), env={**os.environ, "DOCKER_BUILDKIT": "0"})
+        yield made
+        docker("rmi", "-f", made, check=False)
 
 
 class Container:

@@ -122,7 +122,7 @@ def test_checkpoint_of_a_stopped_job_is_kept(bare: Tree, tmp_path: Path) -> None
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     assert bare.report["outcome"] == "stopped"
     assert (tmp_path / "kept/last").read_text() == "saved"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from shunter.tracker.api import TrackerSource
 from shunter.tracker.backend.fsspec import create
 from shunter.workspace.toolkit_files import toolkit_archive
 from tests.schedulers.slurm.conftest import jobs, slurm
-from tests.toolkit.image import docker, make_image, require_docker
 from tests.trusting import trust_project
 
 __all__ = ["jobs", "slurm"]
@@ -84,12 +82,9 @@ def test_the_toolkit_serves_the_names_in_jobs_only(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
+def project(project: Path, tmp_path: Path) -> Path:
     (project / "train.py").write_text(SCRIPT)
     (project / "shunter.toml").write_text(f'[tracker.fsspec]\nconfig = "file://{tmp_path}/runs"\n')
-    monkeypatch.chdir(project)
     trust_project()
     return project
 
@@ -118,10 +113,7 @@ def test_a_process(project: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.xdist_group("docker")
-def test_a_container(project: Path, tmp_path: Path) -> None:
-    require_docker()
-    image = f"shunter-test-{uuid.uuid4().hex[:8]}"
-    make_image(image)
+def test_a_container(project: Path, tmp_path: Path, image: str) -> None:
     made = []
     try:
         (tmp_path / "runs").mkdir()
@@ -132,7 +124,6 @@ def test_a_container(project: Path, tmp_path: Path) -> None:
         with get_runner() as runner:
             for handle in made:
                 runner.delete(handle)
-        docker("rmi", "-f", image, check=False)
 
 
 @pytest.mark.slow

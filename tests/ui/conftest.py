@@ -15,7 +15,6 @@ from shunter.specs.serialize import to_json
 from shunter.ui.browser_guard import BrowserGuard, Secrets
 from shunter.ui.runner_pool import RunnerPool
 from shunter.ui.web_app import WebApp
-from tests.schedulers.docker.conftest import image  # noqa: F401
 from tests.schedulers.slurm.conftest import slurm  # noqa: F401
 from tests.ui.real_browser import browser, server  # noqa: F401
 

@@ -17,7 +17,7 @@ SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 
 
 class Server:
-    """`shunter ui` in a process of its own."""
+    """`shunter ui` as a process."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "shunter", "ui", "--port", "0", "--no-browser"]

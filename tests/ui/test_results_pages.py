@@ -19,6 +19,7 @@ from shunter.specs.sweep_points import Point
 from shunter.sweeps import run_sweep
 from shunter.ui import job_actions, web_app
 from shunter.ui.sweep_page import Axis, PointMetrics
+from tests.cluster_hosts import wait_until
 from tests.ui.conftest import Page, record
 
 SCRIPT = """
@@ -36,6 +37,18 @@ def script(home: Path, tmp_path: Path) -> str:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     return str(path)
+
+
+def with_charts(page: Page, handle: str) -> str:
+    """Return the page of a sweep's points, once it has drawn their metrics."""
+    texts: list[str] = []
+
+    def is_drawn() -> bool:
+        texts.append(page.get("/job", handle=handle, tab="Points").text)
+        return "polyline" in texts[-1]
+
+    wait_until(is_drawn, "the points' metrics have been read")
+    return texts[-1]
 
 
 def test_the_list_shows_arguments_last_values_and_causes(
@@ -72,11 +85,7 @@ def test_points_are_sorted_by_the_best_value_of_a_metric(page: Page, script: str
     with get_runner() as runner:
         handle = run_sweep(runner, "utils.python", points, "local_cwd")
         runner.wait(handle)
-    text = page.get("/job", handle=handle, tab="Points").text
-    for _ in range(50):
-        if "polyline" in text:
-            break
-        text = page.get("/job/points", handle=handle).text
+    text = with_charts(page, handle)
     assert text.index(">0.01</td>") < text.index(">0.02</td>") < text.index(">0.03</td>")
     assert "lowest loss" in text
     assert 'class="best"' in text.partition("<tbody>")[2].partition("</tr>")[0]
@@ -93,11 +102,7 @@ def test_a_sweep_whose_points_are_jobs_has_a_page_too(page: Page, script: str) -
         handle = run_sweep(runner, "utils.python", points, "local_cwd")
         assert handle.startswith("sweep://")
         runner.wait(handle)
-    text = page.get("/job", handle=handle, tab="Points").text
-    for _ in range(50):
-        if "polyline" in text:
-            break
-        text = page.get("/job", handle=handle, tab="Points").text
+    text = with_charts(page, handle)
     assert "lowest loss" in text
     assert text.index(">0.01</td>") < text.index(">0.02</td>")
     assert "rate=2" in json.dumps(page.get("/metrics.json", handle=handle).json())
@@ -111,11 +116,7 @@ def test_values_and_metrics_that_are_html_are_text(page: Page, tmp_path: Path, h
     with get_runner() as runner:
         handle = run_sweep(runner, "utils.python", points, "local_cwd")
         runner.wait(handle)
-    text = page.get("/job", handle=handle, tab="Points").text
-    for _ in range(50):
-        if "polyline" in text:
-            break
-        text = page.get("/job", handle=handle, tab="Points").text
+    text = with_charts(page, handle)
     assert text.count("&lt;img src=x") > 4
     assert "<img" not in text
     assert "<img" not in page.get("/").text

@@ -12,6 +12,7 @@ from typing import Any
 from shunter.aws_endpoint.job_streams import JobStream, LogLine, streams_of
 from shunter.aws_endpoint.training_jobs import find_job, is_number, jobs_of, page_of
 from shunter.schedulers.sagemaker_local_scheduler.request_validation import ApiError, check
+from shunter.schedulers.supervisor.log_recorder import BUCKET_NS
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 MOST_EVENTS = 10_000
@@ -89,6 +90,7 @@ def get_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
 
 def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any]:
     """FilterLogEvents, over all streams in order of time."""
+    now_ns = time.time_ns()
     _check_group("FilterLogEvents", params)
     names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
     if names and prefix:
@@ -101,6 +103,11 @@ def filter_log_events(params: dict[str, Any], region: str = "") -> dict[str, Any
     if params.get("startFromHead") is False:
         raise _wrong("startFromHead=false: this machine shows the earliest events first.")
     streams = [_stream(name, region) for name in dict.fromkeys(names)] if names else _streams(prefix, region)
+    if not all(stream.is_over for stream in streams):
+        # Clients that follow ask next for what is later than all they have seen. So an event is shown once no
+        # stream can get an earlier one.
+        known_ms = (now_ns - BUCKET_NS) // 1_000_000
+        params = {**params, "endTime": min(params.get("endTime", known_ms), known_ms)}
     page, token = _page_of_all(streams, params)
     return {
         "events": [

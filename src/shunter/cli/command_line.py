@@ -48,6 +48,7 @@ COMMAND_GROUPS: dict[str, dict[str, str]] = {
         "plan": "show in full what run would do, without submitting anything",
         "rerun": "start a job again, as before or with other arguments",
         "resume": "go on from the last checkpoint of a job that has ended",
+        "lab": "run experiments under a budget, and keep the best",
         "init": "write a header into a script that says what its job needs",
     },
     "look at jobs": {
@@ -67,6 +68,7 @@ COMMAND_GROUPS: dict[str, dict[str, str]] = {
     "act on jobs": {
         "wait": "wait until a job has ended",
         "cancel": "ask jobs to stop",
+        "dev": "start an interactive job and enter it; it ends when idle",
         "exec": "run a command, or a shell, in a running replica",
         "forward": "make a port of a running replica reachable here",
         "fetch": "bring the results of a job to this machine",
@@ -84,6 +86,7 @@ COMMAND_GROUPS: dict[str, dict[str, str]] = {
         "trust": "let a project's files choose programs and destinations",
         "workspace": "show which code would be sent with a job",
         "sagemaker-local": "serve SageMaker's API on this machine",
+        "skill": "install the instructions for coding agents",
         "completion": "print the completion script of a shell",
     },
 }

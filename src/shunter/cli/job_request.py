@@ -9,7 +9,7 @@ import shlex
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -81,21 +81,12 @@ _STDIN_EXAMPLE = '{"component_name": "utils.echo", "scheduler": "local_cwd", "sc
 
 def add_submission_options(parser: Parser, default_workspace: str) -> None:
     """Add the options of every command that starts a job; ``default_workspace`` describes that default."""
-    add_scheduler_options(
-        parser,
-        "where to run the job (see `shunter runopts`); NAME:PROFILE for a named set of options",
-    )
+    add_placement_options(parser, default_workspace)
     parser.add_flag("--wait", help="wait until the job has ended, without its logs")
     parser.add_flag("--log", help="follow the logs on stderr (implies --wait)")
     parser.add_flag("--detach", help="return once the job is submitted, even if the scheduler is local")
     add_exit_code_option(parser, " (implies --wait)")
     add_json_option(parser)
-    parser.add_flag("--dryrun", "--dry-run", help="print the job and its request without starting anything")
-    parser.add_repeated(
-        "--notify",
-        metavar="URL|COMMAND",
-        help="when the job has ended, POST to this URL or run this command, once",
-    )
     parser.add_argument(
         "--retry",
         metavar="CLASS=N,...",
@@ -110,6 +101,20 @@ def add_submission_options(parser: Parser, default_workspace: str) -> None:
         "--on-hang",
         choices=("report", "stop"),
         help="what to do when a replica hangs: only report it (the default), or stop the job",
+    )
+
+
+def add_placement_options(parser: Parser, default_workspace: str) -> None:
+    """Add the options that say where a job runs, with which code, when, and who hears of its end."""
+    add_scheduler_options(
+        parser,
+        "where to run the job (see `shunter runopts`); NAME:PROFILE for a named set of options",
+    )
+    parser.add_flag("--dryrun", "--dry-run", help="print the job and its request without starting anything")
+    parser.add_repeated(
+        "--notify",
+        metavar="URL|COMMAND",
+        help="when the job has ended, POST to this URL or run this command, once",
     )
     parser.add_repeated(
         "--after",
@@ -130,16 +135,7 @@ def add_component_arguments(parser: Parser) -> None:
     group = parser.add_argument_group(
         "options of the job, before the script", "Those of the script itself stand behind it."
     )
-    for word in JOB_WORDS.values():
-        if word.name != "metric":  # which is recorded of every job
-            parser.add_argument(
-                *(f"--{name.replace('_', '-')}" for name in (word.name, *word.aliases)),
-                dest=f"word_{word.name}",
-                action="append",
-                metavar=word.metavar,
-                group=group,
-                help=word.help + ("; may be given several times" if word.is_repeatable else ""),
-            )
+    add_job_words(parser, group, [word for word in JOB_WORDS if word != "metric"])  # recorded of every job
     parser.add_argument("--parent_run_id", metavar="ID", help="the run that this one belongs to")
     parser.add_repeated(
         "--metric",
@@ -161,6 +157,19 @@ def add_component_arguments(parser: Parser) -> None:
         help="arguments of the component; for a sweep, with lists of values",
         completer="component_argument_completer",
     )
+
+
+def add_job_words(parser: Parser, group: Any, names: Iterable[str]) -> None:
+    """Add words of the job, by their names in `JOB_WORDS`, to a group of options."""
+    for word in map(JOB_WORDS.__getitem__, names):
+        parser.add_argument(
+            *(f"--{name.replace('_', '-')}" for name in (word.name, *word.aliases)),
+            dest=f"word_{word.name}",
+            action="append",
+            metavar=word.metavar,
+            group=group,
+            help=word.help + ("; may be given several times" if word.is_repeatable else ""),
+        )
 
 
 # ---- from parsed arguments to a submission
@@ -195,7 +204,11 @@ def request_of(args: Namespace, runner: Runner) -> JobRequest:
     settings = config.command("run")
     check_keys(settings, RUN_KEYS, "[cli.run]")
     given = {"component": args.component or None, "workspace": args.workspace}
-    withheld = {key: setting for key, setting in settings.withheld.items() if given[key] is None}
+    withheld = {
+        key: setting
+        for key, setting in settings.withheld.items()
+        if key in given and given[key] is None  # others only matter to races
+    }
     config.refuse_withheld(withheld, "run", "Or name it on the command line.")
     configured = {key: setting.value for key, setting in settings.items()}
     name = full_name(args.scheduler or configured.get("scheduler") or get_default_scheduler_name())
@@ -546,24 +559,29 @@ class FollowPlan:
         return cls(waits, logs, is_local and at_terminal and waits, source, args.json)
 
 
-def submit_and_follow(
-    runner: Runner, send: Callable[[], str], plan: FollowPlan, announcement: str = ""
-) -> int:
-    """Submit a job by ``send``, which returns its handle; show the progress of shipping meanwhile.
-
-    Prints the handle, alone on stdout, then watches the job as planned; returns the exit code.
-    """
+def submit(runner: Runner, send: Callable[[], str], announcement: str = "") -> str:
+    """Submit a job by ``send``; show the progress of shipping meanwhile. Returns the handle."""
     if announcement:
         note(announcement)
     runner.progress = progress = TerminalProgress(sys.stderr)
     try:
-        handle = send()
+        return send()
     except KeyboardInterrupt:
         progress.clear()
         note("the submission was interrupted; `shunter list` shows whether the job was started")
         raise
     finally:
         progress.clear()
+
+
+def submit_and_follow(
+    runner: Runner, send: Callable[[], str], plan: FollowPlan, announcement: str = ""
+) -> int:
+    """Submit a job, see `submit`; print its handle, alone on stdout, and watch the job as planned.
+
+    Returns the exit code.
+    """
+    handle = submit(runner, send, announcement)
     if not plan.json:
         try:
             out(handle)

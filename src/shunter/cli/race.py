@@ -45,14 +45,21 @@ def run_race(args: Namespace, check: Callable[[FollowPlan, Any], None]) -> int:
     args.scheduler = names[0]
     with requested_job(args) as (runner, first):
         requests = [first, *(_request_on(args, runner, name) for name in names[1:])]
-        race = plan_race(runner, [request.submission for request in requests])
+        race = plan_race(runner, [request.submission for request in requests], _location(args, runner))
         if args.dryrun:
             for info in race.jobs:
                 show_plan(runner, info, args.json)
             note(f"the first to start would take the lease {race.lease}")
+            if race.ends is not None:
+                names_apart = [info.scheduler for info in race.jobs if not info.lease]
+                note(f"before a job's own command, python3 takes it there: {', '.join(names_apart) or '-'}")
             return EXIT_OK
         plan = _follow_plan(requests)
         check(plan, race.jobs[0])
+        if race.ends is not None:
+            note(
+                f"a job that starts after {race.ends.astimezone():%Y-%m-%d %H:%M} does not run: the URLs end"
+            )
         runner.progress = progress = TerminalProgress(sys.stderr)
         try:
             handles = submit_race(runner, race, warn)
@@ -70,6 +77,22 @@ def run_race(args: Namespace, check: Callable[[FollowPlan, Any], None]) -> int:
         if args.json:
             print_json([job_json(handle, runner.status(handle)) for handle in handles])
         return EXIT_OK
+
+
+def _location(args: Namespace, runner: Runner) -> str:
+    """Return the place for leases on the command line, or else of the configuration; "" without.
+
+    Raises:
+        ConfigError: a project's file names it, and the user has not trusted it.
+    """
+    if args.lease:
+        return str(args.lease)
+    settings = runner.config.command("run")
+    withheld = {key: setting for key, setting in settings.withheld.items() if key == "lease"}
+    runner.config.refuse_withheld(
+        withheld, "run", "Or name it on the command line: --lease s3://BUCKET/PREFIX"
+    )
+    return str(settings["lease"].value) if "lease" in settings else ""
 
 
 def _request_on(args: Namespace, runner: Runner, name: str) -> JobRequest:

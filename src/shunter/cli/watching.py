@@ -280,10 +280,17 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
         if logs:
             _follow_logs(runner, handle)
         status = wait_for_end(runner, handle, None if logs else StatusLines(handle))
-    took = format_duration(time.time() - started)
+    show_end(runner, handle, status, time.time() - started, explains=not interrupts.stopping)
+    return status, interrupts.stopping
+
+
+def show_end(
+    runner: Runner, handle: str, status: AppStatus, seconds: float, *, explains: bool = True
+) -> None:
+    """Say on stderr how a job ended, and after how many seconds; ``explains`` adds why it failed."""
     reason = f": {reason_text(status)}" if status.reason else ""
-    note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {took}{reason}")
-    explains = status.state == AppState.FAILED and not interrupts.stopping
+    note(f"{handle} {paint_state(str(status.state), sys.stderr)} after {format_duration(seconds)}{reason}")
+    explains = explains and status.state == AppState.FAILED
     if status.state != AppState.SUCCEEDED:
         restarts = [f"Restarts: {status.num_restarts}"] if status.num_restarts > 0 else []
         for line in [*restarts, *detail_lines(status, with_errors=not explains)]:
@@ -293,7 +300,6 @@ def follow(runner: Runner, handle: str, *, logs: bool, may_stop: bool) -> tuple[
 
         for line in Explanation(handle, status, explain_failed(runner, handle, status)).short():
             note(f"why: {clean(line)}")
-    return status, interrupts.stopping
 
 
 def _cancel(handle: str) -> None:

@@ -47,7 +47,7 @@ BUILTINS: dict[str, tuple[str, ...]] = {
     "metrics": ("tensorboard",),
     "serve": ("torchserve",),
     "train": ("script",),
-    "utils": ("binary", "booth", "copy", "echo", "hydra", "python", "sh", "touch"),
+    "utils": ("binary", "booth", "copy", "dev", "echo", "hydra", "python", "sh", "touch"),
 }
 _NO_PREFIX = re.compile(r"_\d*")
 

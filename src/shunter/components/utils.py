@@ -9,8 +9,11 @@ from importlib import import_module
 from shlex import quote
 from typing import Annotated
 
+from shunter._toolkit import script_command
+from shunter.components import train
 from shunter.errors import ComponentArgumentError, ConfigError
 from shunter.specs.app import NO_IMAGE, AppDef, Role
+from shunter.specs.durations import parse_duration
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
 from shunter.specs.resources import Resource
@@ -135,6 +138,60 @@ def sh(
         mounts=parse_mounts(mounts or []),
     )
     return AppDef(name, [role])
+
+
+def dev(
+    idle: str = "30m",
+    name: str = "dev",
+    image: str = NO_IMAGE,
+    h: str | None = None,
+    cpu: int = 1,
+    gpu: int = 0,
+    memMB: int = 1024,
+    env: dict[str, str] | None = None,
+    mounts: list[str] | None = None,
+    channel: dict[str, str] | None = None,
+    output: str = "",
+    checkpoints: str = "",
+    environment: str = "",
+) -> AppDef:
+    """Keep an interactive job until nobody uses it. ``shunter dev`` starts it and opens a shell in it.
+
+    Args:
+        idle: end the job when it has not been used for this long; 0 for never
+        name: name of the job
+        image: image to run in
+        h: named resource, instead of cpu, gpu and memMB
+        cpu: cpus
+        gpu: gpus
+        memMB: memory in MiB
+        env: environment variables
+        mounts: mounts, such as type=bind,src=/data,dst=/data,readonly
+        channel: input data, such as training=s3://bucket/prefix; it is in SM_CHANNEL_TRAINING
+        output: URI that what is in SM_MODEL_DIR, and other results, are sent to
+        checkpoints: URI that checkpoints are sent to and restored from
+        environment: packages: a requirements.txt, a project with a uv.lock, a script with a header
+    """
+    app = train.script(
+        "dev",
+        "--idle",
+        f"{parse_duration(idle):g}",
+        script=script_command.TOOLKIT,
+        name=name,
+        image=image,
+        h=h,
+        cpu=cpu,
+        gpu=gpu,
+        memMB=memMB,
+        env=env,
+        mounts=mounts,
+        channel=channel,
+        output=output,
+        checkpoints=checkpoints,
+        environment=environment,
+    )
+    app.roles[0].name = "dev"
+    return app
 
 
 def python(

@@ -9,7 +9,7 @@ from typing import Any
 from shunter._toolkit import function_call, sealed_pickle
 from shunter.errors import ConfigError, ResultError
 from shunter.runner import Runner
-from shunter.runner.calls import call_of, key_of
+from shunter.runner.calls import call_file, call_of, key_of
 from shunter.specs.app import AppDef, Role
 from shunter.specs.training import specification
 
@@ -44,6 +44,7 @@ class CallResults:
         self.handle = handle
         self.role = role.name
         self._nonce: str = call_of(role)["nonce"]
+        self._digest: str = call_of(role).get("digest", "")
         self.count: int = call_of(role)["count"]
         distribution = specification(role.metadata).get("distribution") or {}
         self._per_host: int = distribution.get("processes_per_host", 1)
@@ -64,6 +65,18 @@ class CallResults:
             f"{handle} calls no function, so it has no result",
             hint="`shunter fetch` gets the files that a job leaves.",
         )
+
+    def call(self, index: int) -> function_call.Call:
+        """Return a call itself: the function and its arguments.
+
+        Raises:
+            ResultError: it cannot be read.
+        """
+        process = function_call.CallingProcess(key_of(self._nonce), index)
+        try:
+            return process.call_of_job("", call_file(self._digest))
+        except function_call.CallError as error:
+            raise ResultError(f"a call of {self.handle} cannot be read: {error}") from None
 
     def read(self, runner: Runner, index: int) -> Any:
         """Return what a call returned; of a call that several processes make, a list by rank.

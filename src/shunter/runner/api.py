@@ -534,8 +534,9 @@ class Runner:
             ConfigError: there are no such results, or a file here differs. The other files have been fetched.
             BackendError: a file could not be read. The other files have been fetched.
         """
-        chosen = chosen_files(self.result_sources(app_handle, replicas), patterns)
-        fetched = fetch(chosen, target, self.progress or Silent(), force=force)
+        progress = self.progress or Silent()
+        chosen = chosen_files(self.result_sources(app_handle, replicas), patterns, progress)
+        fetched = fetch(chosen, target, progress, force=force)
         fetched.raise_for_problems()
         return fetched
 
@@ -667,16 +668,13 @@ class Runner:
         status = seen.to_status()
         # Opening the history takes longer than the whole `status` of a local job, which can be asked again.
         if self._history is not None or not scheduler.capabilities.is_local:
-            observation.record_states(self.history, [(app_handle, status)])
-            self._settle_race_of(app_handle)
+            with suppress(StateStoreError):
+                record = self.history.find(app_handle)
+                status = races.as_lost(record, app_handle, status)
+                observation.record_states(self.history, [(app_handle, status)])
+                if record is not None and record.race:
+                    races.settle(self, [record.race])
         return status
-
-    def _settle_race_of(self, app_handle: AppHandle) -> None:
-        """Cancel what has lost against a job, if the history can be read."""
-        with suppress(StateStoreError):
-            record = self.history.find(app_handle)
-            if record is not None and record.race:
-                races.settle(self, [record.race])
 
     def _reconciled_history(self) -> History:
         intents = self.history.intents()

@@ -87,7 +87,7 @@ def keep_call(data: bytes) -> str:
             hint="Write them to a file, and give the function its path or a channel.",
         )
     digest = hashlib.sha256(data).hexdigest()
-    path = _path_of(digest)
+    path = call_file(digest)
     if os.path.exists(path):
         return digest
     make_private_dir(os.path.dirname(path))
@@ -101,7 +101,8 @@ def keep_call(data: bytes) -> str:
     return digest
 
 
-def _path_of(digest: str) -> str:
+def call_file(digest: str) -> str:
+    """Return where a call is kept, of which `keep_call` returned this digest."""
     return os.path.join(state_dir(), "calls", digest[:_NAME], _FILE)
 
 
@@ -175,7 +176,7 @@ def _bring_call(
         role.env.setdefault("SHUNTER_PYTHON", sys.executable)
     if not call.get("digest"):
         return projects
-    path = _path_of(call["digest"])
+    path = call_file(call["digest"])
     text = _as_variable(path, role, _longest_variable(capabilities))
     if text:
         role.env[function_call.PAYLOAD] = text

@@ -45,6 +45,7 @@ RUN_KEYS: dict[str, type] = {
     "workspace": str,
     "image": str,
     "component": str,
+    "lease": str,
     "log": bool,
     "wait": bool,
     "detach": bool,

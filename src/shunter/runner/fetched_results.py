@@ -20,7 +20,7 @@ from typing import IO
 
 from shunter.errors import BackendError, ConfigError, ShunterError, StateStoreError
 from shunter.progress import Progress
-from shunter.schedulers.kept_results import BLOCK, ResultFile, ResultPlace
+from shunter.schedulers.kept_results import BLOCK, PreparesResults, ResultFile, ResultPlace
 from shunter.terminal import clean
 
 #: What became of a file.
@@ -114,16 +114,22 @@ def sources_of(places: Sequence[tuple[str, int, ResultPlace]]) -> list[ResultSou
     return sources
 
 
-def chosen_files(sources: Sequence[ResultSource], patterns: Sequence[str] = ()) -> list[Chosen]:
+def chosen_files(
+    sources: Sequence[ResultSource], patterns: Sequence[str] = (), progress: Progress | None = None
+) -> list[Chosen]:
     """Return the files of sources that match one of the patterns; all without a pattern.
 
     Args:
         sources: where they are.
         patterns: as `fnmatch` has them, of whole paths: ``*.pt``, ``model/*``; or a directory, ``model``.
+        progress: shows what has to be fetched to tell what there is.
 
     Raises:
         ConfigError: nothing matches, or there is nothing at all.
     """
+    for place in (source.place for source in sources):
+        if progress is not None and isinstance(place, PreparesResults):
+            place.prepare(progress)
     files = [Chosen(source, file) for source in sources for file in source.place.files()]
     if not files:
         raise ConfigError(

@@ -197,6 +197,10 @@ class History:
         """Return the jobs of a sweep's points, in the order of their submissions."""
         return self._read("sweep = ? ORDER BY seq", app_id)
 
+    def of_parent(self, parent_run_id: str) -> list[JobRecord]:
+        """Return the jobs that belong to a run, in the order of their submissions."""
+        return self._read("parent_run_id = ? ORDER BY seq", parent_run_id)
+
     def of_race(self, race: str) -> list[JobRecord]:
         """Return the jobs of a race, in the order of their submissions."""
         return self._read("race = ? ORDER BY seq", race)

@@ -27,6 +27,7 @@ from shunter.errors import (
 from shunter.parallel import for_all
 from shunter.redaction import redact_text
 from shunter.runner.events import log_event
+from shunter.runner.races import as_lost
 from shunter.runner.records import DELETED, INTENT, INTERRUPTED, REFUSED, SUBMITTED, JobRecord
 from shunter.schedulers.api import Dependency, DescribeAppResponse, Scheduler, attempt, cannot_wait
 from shunter.schedulers.capabilities import has_own
@@ -173,7 +174,7 @@ def reconcile(history: History, scheduler_of: SchedulerOf, records: list[JobReco
     A job that its scheduler knows is adopted; one that it does not know was never submitted. If the scheduler
     cannot be asked now, nothing changes.
     """
-    dead = [record for record in records if record.phase == INTENT and _submitter_is_gone(record)]
+    dead = [record for record in records if record.phase == INTENT and _is_dead(record)]
     if not dead:
         return
     responses = describe_all(scheduler_of, {(r.scheduler, r.app_id) for r in dead if r.app_id})
@@ -206,11 +207,22 @@ def _settle(history: History, record: JobRecord, response: DescribeAppResponse |
     )
 
 
-def _submitter_is_gone(record: JobRecord) -> bool:
-    if record.host != host_name():
-        return time.time() - record.created_at > LONGEST_REMOTE_SUBMISSION
-    submitter = Process.parse(record.submitter)
-    return submitter is None or not submitter.is_alive()
+def _is_dead(record: JobRecord) -> bool:
+    return submitter_is_gone(record.host, record.submitter, record.created_at)
+
+
+def submitter_is_gone(host: str, submitter: str, since: float) -> bool:
+    """Tell whether a process that began to submit a job at this time cannot go on.
+
+    Args:
+        host: its machine. That of a process on another machine is not known; it is given a day.
+        submitter: its identity there, as `Process` writes it.
+        since: when it began, seconds since the epoch.
+    """
+    if host != host_name():
+        return time.time() - since > LONGEST_REMOTE_SUBMISSION
+    process = Process.parse(submitter)
+    return process is None or not process.is_alive()
 
 
 def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord]) -> None:
@@ -234,7 +246,7 @@ def refresh(history: History, scheduler_of: SchedulerOf, records: list[JobRecord
         if isinstance(response, Exception):
             status = unreachable(response)
         elif response is not None:
-            status = response.to_status()
+            status = as_lost(record, record.handle, response.to_status())
             if status.state is not record.state:
                 seen.append((record.handle, status))
         elif may_still_appear(record):
@@ -277,6 +289,8 @@ def statuses(
             status = known_end(history, handle, response) or unreachable(response)
         else:
             status = response.to_status()
+            if status.is_terminal():
+                status = as_lost(history.find(handle), handle, status)
         result[handle] = status
         seen.append((handle, status))
     record_states(history, seen)

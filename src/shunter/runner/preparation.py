@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from shunter._toolkit import race_lease
 from shunter.errors import ConfigError
 from shunter.plugins import entry_points
 from shunter.runner.calls import bring_calls
 from shunter.runner.config import tracker_variable
-from shunter.schedulers.api import Dependency, Scheduler
+from shunter.schedulers.api import Dependency, Scheduler, TakesLeases
 from shunter.specs.app import NO_IMAGE, AppDef, Role, macros, validate_app
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.handles import make_app_handle
@@ -81,9 +82,14 @@ def prepare(
     definition = to_json(own)  # without the runner's variables, which a repetition sets again
     workspace = bring_calls(own, workspace, capabilities, has_code=submission.images is not None)
     inject(own, scheduler.backend, scheduler.session_name, submission.parent_run_id, trackers)
+    if submission.lease and not isinstance(scheduler, TakesLeases):
+        for role in own.roles:
+            role.env[race_lease.VARIABLE] = submission.lease
     info = scheduler.submit_dryrun(own, submission.options, workspace, after)
     info.warnings = [*notes, *info.warnings]
     info.submission = submission
+    if isinstance(scheduler, TakesLeases):
+        info.lease = submission.lease
     info.definition = definition
     # an implicit workspace that did not travel is not recorded
     info.travels = None if workspace.implicit and info.shipment is None else str(named) or None

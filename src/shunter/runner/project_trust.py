@@ -176,6 +176,8 @@ def kind_of_run_key(key: str, setting: Setting) -> str:
     if key == "component":
         is_code = ":" in value or os.sep in value or value.endswith((".py", ".sh"))
         return PROGRAM if is_code else ""
+    if key == "lease":
+        return PLACE_OUTSIDE
     if key != "workspace":
         return ""
     code = Workspace.from_str(value)

@@ -2,8 +2,9 @@
 
 Each competitor is an ordinary job, whose record names the race. At its start, before anything of the user's,
 a competitor takes the **lease**: a file that exactly one of them can create, in a folder that all of them
-see. The lease belongs to a job, not to an attempt: its retries, replicas and nodes find their own name in it.
-A competitor that finds another name ends at once, as CANCELLED.
+see, or where there is none, an object of S3 (`shunter._toolkit.race_lease`). The lease belongs to a job, not
+to an attempt: its retries, replicas and nodes find their own name in it. A competitor that finds another
+name ends at once, as CANCELLED.
 
 The lease alone decides; nothing that this process does or fails to do lets two run. To save the others the
 wait, the winner cancels those in its own queue, and a command that looks at a job of a race cancels all.
@@ -15,6 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from shunter.backoff import polling
@@ -22,9 +24,10 @@ from shunter.errors import ConfigError, ShunterError, UnreachableError
 from shunter.paths import state_dir
 from shunter.runner.records import SUBMITTED, JobRecord
 from shunter.schedulers.api import TakesLeases
+from shunter.schedulers.aws import lease_objects
 from shunter.schedulers.ids import random_id
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.status import is_terminal
+from shunter.specs.status import NONE, AppState, AppStatus, is_terminal
 from shunter.specs.submission import Submission
 
 if TYPE_CHECKING:
@@ -34,38 +37,89 @@ if TYPE_CHECKING:
 FOLDER = "races"
 #: The place of jobs that see every folder of this machine, see `TakesLeases.lease_place`.
 HERE = ("", "")
+LOST = "race lost to"
+EXAMPLE = "--lease s3://BUCKET/PREFIX"
 
 
 @dataclass(frozen=True)
 class Race:
-    """A planned race: its id, its jobs in the order of their submission, and the path of the lease."""
+    """A planned race.
+
+    Attributes:
+        id: its id; that of a race whose lease is an object is the object's URI.
+        jobs: its jobs, in the order of their submission.
+        lease: path or URI of the lease.
+        ends: until when the lease can be taken, if it is an object; a job that starts later does not run.
+    """
 
     id: str
     jobs: tuple[AppDryRunInfo[Any], ...]
     lease: str
+    ends: datetime | None = None
 
 
-def plan_race(runner: Runner, submissions: Sequence[Submission]) -> Race:
-    """Plan a race of these jobs. Touches nothing.
+def plan_race(runner: Runner, submissions: Sequence[Submission], location: str = "") -> Race:
+    """Plan a race of these jobs. Writes nothing.
+
+    Args:
+        runner: what plans the jobs.
+        submissions: the jobs.
+        location: folder of S3 (``s3://bucket/prefix``) for the lease, if the jobs see no common folder.
 
     Raises:
-        ConfigError: a job is wrong, or there is no folder that all of them see.
+        ConfigError: a job is wrong, or there is no place for the lease that all of them reach.
+        AwsError: S3 cannot be asked.
     """
-    race = f"race-{random_id()}"
-    for name in dict.fromkeys(submission.scheduler for submission in submissions):
-        if not isinstance(runner.scheduler(name), TakesLeases):
+    problem = lease_objects.location_problem(location) if location else ""
+    if problem:
+        raise ConfigError(problem, hint=f"Example: {EXAMPLE}")
+    name = f"race-{random_id()}"
+    if not _some_are_apart(runner, submissions, location):
+        jobs = tuple(runner.plan(replace(submission, race=name)) for submission in submissions)
+        try:
+            lease = os.path.join(_common_folder(runner, jobs), name)
+        except ConfigError:
+            if not location:
+                raise
+        else:
+            for info in jobs:
+                info.lease = lease
+            return Race(name, _with_rivals(jobs), lease)
+    uri = f"{location.rstrip('/')}/{name}"
+    urls, ends = lease_objects.sign(uri)
+    jobs = tuple(runner.plan(replace(submission, race=uri, lease=urls)) for submission in submissions)
+    return Race(uri, _with_rivals(jobs), uri, ends)
+
+
+def _some_are_apart(runner: Runner, submissions: Sequence[Submission], location: str) -> bool:
+    """Tell whether jobs of a scheduler share no folder with others, so that the lease must be an object.
+
+    Raises:
+        ConfigError: a scheduler's jobs can take no lease, or there is no place for an object.
+    """
+    schedulers = {submission.scheduler: runner.scheduler(submission.scheduler) for submission in submissions}
+    apart = [name for name, each in schedulers.items() if not isinstance(each, TakesLeases)]
+    for name in apart:
+        if not schedulers[name].capabilities.races:
             raise ConfigError(
-                f"{name} cannot take part in a race: its jobs share no storage with the others, on which "
-                "exactly one of them could take a lease before it starts",
-                hint="Schedulers that can: local_cwd, local_docker, slurm, lsf, sge.",
+                f"{name} cannot take part in a race: it is not known how its jobs could take a lease",
+                hint="All schedulers that come with shunter can take part.",
             )
-    jobs = tuple(runner.plan(replace(submission, race=race)) for submission in submissions)
-    lease = os.path.join(_common_folder(runner, jobs), race)
+    if apart and not location:
+        raise ConfigError(
+            f"{', '.join(apart)}: jobs there share no folder with others, in which exactly one could take "
+            "the lease of a race",
+            hint=f"Name a folder of S3 for the lease, which all jobs reach by HTTPS: {EXAMPLE}",
+        )
+    return bool(apart)
+
+
+def _with_rivals(jobs: tuple[AppDryRunInfo[Any], ...]) -> tuple[AppDryRunInfo[Any], ...]:
+    """Let each job know the others on its scheduler."""
     for info in jobs:
-        info.lease = lease
         others = (each for each in jobs if each is not info and each.scheduler == info.scheduler)
         info.rivals = [each.app_id for each in others if each.app_id]
-    return Race(race, jobs, lease)
+    return jobs
 
 
 def _common_folder(runner: Runner, jobs: Iterable[AppDryRunInfo[Any]]) -> str:
@@ -87,14 +141,14 @@ def _common_folder(runner: Runner, jobs: Iterable[AppDryRunInfo[Any]]) -> str:
         raise ConfigError(
             f"these schedulers share no folder for the lease of a race ({'; '.join(texts)})",
             hint="Give them the same shared_dir, which all their nodes see, and the same host: "
-            '[scheduler.NAME] shared_dir = "..." in shunter.toml.',
+            f'[scheduler.NAME] shared_dir = "..." in shunter.toml. Or name a folder of S3: {EXAMPLE}',
         )
     (host, folder), name = next(iter(names.items()))
     if host and local:
         raise ConfigError(
             f"{local} runs on this machine, and {name} sees {_described(host, folder)}: they share no folder "
             "for the lease of a race",
-            hint=f"Run shunter on {host}, or leave {local} out.",
+            hint=f"Run shunter on {host}, leave {local} out, or name a folder of S3: {EXAMPLE}",
         )
     return os.path.join(folder, FOLDER)
 
@@ -114,12 +168,14 @@ def submit_race(runner: Runner, race: Race, report: Callable[[str], None]) -> li
         report: receives, in a sentence, why a job does not take part.
 
     Raises:
-        ShunterError: all schedulers refused; the last error.
+        ShunterError: all schedulers refused; the last error. Or no job could take the lease.
     """
+    if lease_objects.is_lease(race.id):
+        lease_objects.check(race.lease.rpartition("/")[0])
     handles: list[str] = []
     refusal: ShunterError | None = None
     for info in race.jobs:
-        holder = winner(runner, handles)
+        holder = winner(runner, race.id, handles)
         if holder:
             report(f"{holder} has started, so nothing was submitted to {info.scheduler}")
             continue
@@ -135,13 +191,18 @@ def submit_race(runner: Runner, race: Race, report: Callable[[str], None]) -> li
     return handles
 
 
-def winner(runner: Runner, handles: Iterable[str]) -> str:
+def winner(runner: Runner, race: str, handles: Iterable[str]) -> str:
     """Return the handle of the job that has the lease of a race; "" if none has, or it cannot be seen now.
 
     Args:
         runner: what asks the schedulers.
+        race: id of the race.
         handles: jobs of the race.
     """
+    if lease_objects.is_lease(race):
+        with suppress(ShunterError):
+            return lease_objects.holder(race)
+        return ""
     for handle in handles:
         with suppress(ShunterError):  # another one may tell
             scheduler, app_id = runner.locate(handle)
@@ -155,7 +216,7 @@ def await_winner(runner: Runner, race: str, handles: Sequence[str]) -> str:
     polls = polling()
     while True:
         statuses = runner.statuses(handles)
-        holder = winner(runner, handles)
+        holder = winner(runner, race, handles)
         if holder:
             settle(runner, [race])
             return holder
@@ -172,7 +233,8 @@ def settle(runner: Runner, races: Iterable[str]) -> bool:
     has_cancelled = False
     for race in races:
         rivals = list(_open(runner.history.of_race(race)))
-        holder = winner(runner, (record.handle for record in rivals))
+        handles = [record.handle for record in rivals]
+        holder = winner(runner, race, handles) if handles else ""
         losers = [record.handle for record in rivals if record.handle != holder]
         if holder and losers:
             runner.cancel_many(losers)
@@ -183,3 +245,27 @@ def settle(runner: Runner, races: Iterable[str]) -> bool:
 
 def _open(records: Iterable[JobRecord]) -> Iterator[JobRecord]:
     return (record for record in records if record.phase == SUBMITTED and not is_terminal(record.state))
+
+
+def as_lost(record: JobRecord | None, handle: str, status: AppStatus) -> AppStatus:
+    """Return the status of a job; if it ended since another one has the lease, an object, as CANCELLED.
+
+    A command before the job's own took the lease, or did not: its scheduler knows only the exit code.
+
+    Args:
+        record: the job's; None if it is not in the history.
+        handle: the job's.
+        status: what its scheduler says.
+    """
+    has_failed = status.is_terminal() and status.state is not AppState.SUCCEEDED
+    if not has_failed or record is None or not record.race or not lease_objects.is_lease(record.race):
+        return status
+    reason = record.msg
+    if not is_terminal(record.state):
+        holder = ""
+        with suppress(ShunterError):
+            holder = lease_objects.holder(record.race)
+        reason = f"{LOST} {holder}" if holder not in ("", handle) else ""
+    if not reason.startswith(LOST):
+        return status
+    return replace(status, state=AppState.CANCELLED, msg=reason, structured_error_msg=NONE)

@@ -93,6 +93,8 @@ class Capabilities:
             nothing is left of a job's files after its end.
         pipes_streams: whether `Scheduler.execute` passes stdin and stdout on as they are, so that a
             connection can go through them.
+        races: whether its jobs can take the lease of a race by a command before their own, see
+            `shunter._toolkit.race_lease`. Those of other schedulers can if these are `TakesLeases`.
         list_filters: the filters that `Scheduler.list` accepts in ``cfg`` in addition to options: ``states``
             (a set of `AppState`), ``since`` (seconds since the epoch), ``all`` (also jobs that are not ours).
     """
@@ -114,6 +116,7 @@ class Capabilities:
     reads_training_specs: bool = False
     results_by_log: bool = False
     pipes_streams: bool = True
+    races: bool = False
     list_filters: frozenset[str] = frozenset()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from shunter.errors import BackendError, ConfigError
+from shunter.progress import Progress
 from shunter.specs.training import RESULTS
 
 #: What the toolkit keeps among the results while a job runs: space for its report, should the disk be full.
@@ -59,6 +60,14 @@ class ResultPlace(Protocol):
             ConfigError: there is no such file, or its path leads out of the results.
             BackendError: it cannot be read.
         """
+
+
+@runtime_checkable
+class PreparesResults(Protocol):
+    """A `ResultPlace` that has to fetch something before it can list its files, and does so once."""
+
+    def prepare(self, progress: Progress) -> None:
+        """Fetch it now, and show how much has come. Raises as `ResultPlace.files`."""
 
 
 @runtime_checkable
@@ -226,6 +235,12 @@ class JoinedResults:
         return isinstance(other, JoinedResults) and self.places == other.places
 
     __hash__ = None  # type: ignore[assignment]
+
+    def prepare(self, progress: Progress) -> None:
+        """Fetch what the places need to list their files."""
+        for place in self.places:
+            if isinstance(place, PreparesResults):
+                place.prepare(progress)
 
     @property
     def checkpoints_at(self) -> str:

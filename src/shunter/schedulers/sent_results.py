@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import IO, Any
 
-from shunter._toolkit import logged_results
 from shunter._toolkit.store import Item, Place, Store, StoreError
 from shunter.errors import BackendError, ConfigError, UnknownAppException
+from shunter.progress import Progress, Silent
 from shunter.schedulers.archived_results import ArchivedResults
+from shunter.schedulers.fetched_archive import fetched_archive
 from shunter.schedulers.kept_results import BLOCK, ResultFile, no_such_file, part_of
 from shunter.schedulers.lines import check_replicas
+from shunter.schedulers.logged_results import LoggedResults, kept_nowhere
 from shunter.schedulers.responses import DescribeAppResponse
 from shunter.specs.status import is_terminal
 from shunter.specs.training import checkpoints_in
@@ -39,7 +38,7 @@ def results_sent_by(
     k: int,
     client: Callable[[], Any] | None = None,
     read_log: Callable[[], Iterable[str]] | None = None,
-) -> SentResults | ArchivedResults:
+) -> SentResults | LoggedResults:
     """Return the results that a replica sent to its job's output, or wrote to its log at its end.
 
     Args:
@@ -54,7 +53,7 @@ def results_sent_by(
     Raises:
         UnknownAppException: there is no such job.
         UsageError: it has no such replica.
-        ConfigError: it has no output, or one that this machine does not see.
+        ConfigError: it has no output and no log, or an output that this machine does not see.
     """
     if response is None:
         raise UnknownAppException(f"{backend} has no job {app_id!r}")
@@ -64,30 +63,9 @@ def results_sent_by(
     check_replicas(app_id, [(role_name, k)], dict.fromkeys(known))
     uri = response.results or ""
     if not uri:
-        logged = None
-        if read_log is not None:
-            logged = logged_results.read(line.encode("utf-8", "replace") for line in read_log())
-        if logged is not None:
-            name = f"the log of {app_id} {role_name}/{k}"
-            archive = ArchivedResults(name, partial(io.BytesIO, logged.packed))
-            archive.left_out += [f"{each} is too large for the log, and is lost" for each in logged.left_out]
-            return archive
-        if read_log is not None and not is_terminal(response.state):
-            raise ConfigError(
-                f"{app_id} has no output, so its results come with its log when it has ended",
-                hint="Wait for its end. With --output s3://BUCKET/PREFIX they are sent to storage.",
-            )
-        no_log = ""
-        if read_log is not None:
-            no_log = (
-                ", and its log has none that are complete: they were too large for it (then it says so), or "
-                "the job was killed before it had written them"
-            )
-        raise ConfigError(
-            f"{backend} keeps the results of {app_id} nowhere that can be read from here{no_log}",
-            hint="Have the next job send them to storage: run it with --output s3://BUCKET/PREFIX, or with a "
-            "directory that it and this machine share.",
-        )
+        if read_log is None:
+            raise kept_nowhere(backend, app_id)
+        return LoggedResults(f"{app_id} {role_name}/{k}", backend, is_terminal(response.state), read_log)
     if uri.startswith("/") and not os.path.exists(uri):
         raise ConfigError(
             f"the results of {app_id} are in {uri}, which this machine does not see, or does not yet",
@@ -120,6 +98,7 @@ class SentResults:
         self._store = store or Store(warn=lambda text: None)
         self._archives: dict[str, tuple[Item, ArchivedResults]] = {}
         self._items: dict[str, Item] = {}
+        self._progress: Progress = Silent()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SentResults):
@@ -134,8 +113,18 @@ class SentResults:
         """Where other jobs can read its checkpoints; "" if nowhere."""
         return self.checkpoints
 
+    def prepare(self, progress: Progress) -> None:
+        """Fetch the archives. Raises as `files`."""
+        self._progress = progress
+        self.files()
+
     def files(self) -> list[ResultFile]:
-        """Return the files that have been sent so far."""
+        """Return the files that have been sent so far.
+
+        Raises:
+            BackendError: they cannot be read.
+            StateStoreError: an archive cannot be written to this machine's disk.
+        """
         self.left_out = []
         self._items = {}
         seen: dict[str, Item] = {}
@@ -190,14 +179,7 @@ class SentResults:
         def open_file() -> IO[bytes]:
             if not item.place.bucket:
                 return open(item.place.key, "rb")
-            copy = tempfile.TemporaryFile(prefix="shunter-results-")  # noqa: SIM115 - the archive keeps it
-            try:
-                self._store.write(item, copy)
-            except StoreError as error:
-                copy.close()
-                raise BackendError(f"cannot fetch the results: {error}") from error
-            copy.seek(0)
-            return copy
+            return fetched_archive(self._store, item, self._progress)
 
         return open_file
 

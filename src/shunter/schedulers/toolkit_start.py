@@ -1,18 +1,19 @@
-"""How the toolkit gets into a job: the commands of roles with a training specification, or with points.
+"""How the toolkit gets into a job: the commands of roles with a training specification, points, or a lease.
 
 Roles with ``metadata["train"]`` follow the contract of ``docs/contract.md``: the toolkit is started in place
 of their script, and reads the job document from a variable. Schedulers that carry out the contract themselves
-read the metadata instead.
+read the metadata instead. What takes the lease of a race comes before any other command.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 
-from shunter._toolkit import opt_ml, script_text, usage_log
+from shunter._toolkit import opt_ml, race_lease, script_text, usage_log
 from shunter.errors import ConfigError
 from shunter.schedulers.capabilities import Capabilities
 from shunter.specs.app import AppDef, Role
@@ -74,13 +75,23 @@ def start_toolkits(app: AppDef, backend: str, capabilities: Capabilities, place_
             if place is not None and place.base:  # in an image, the packages installed there run it
                 # with site, as a program may need fsspec, which the toolkit does not
                 prefix = [word for word in place.command if word != "-S"]
-                translate = partial(toolkit_arguments, role.metadata[PROGRAM_KEY])
+                translate = functools.partial(toolkit_arguments, role.metadata[PROGRAM_KEY])
                 role.entrypoint, role.args = prefix[0], [*prefix[1:], *translate(role.args)]
         if SWEEP_KEY in role.metadata:
             run_own_command(
                 role, [[*prefix, *translate(point["args"])] for point in points_of(role.metadata)]
             )
+        is_started_by_toolkit = METADATA_KEY in role.metadata and capabilities.reads_training_specs
+        if race_lease.VARIABLE in role.env and not is_started_by_toolkit:  # which takes the lease itself
+            role.env[race_lease.PROGRAM] = _text_of_lease_program()
+            role.args = [*race_lease.COMMAND[1:], role.entrypoint, *role.args]
+            role.entrypoint = race_lease.COMMAND[0]
     return warnings
+
+
+@functools.cache
+def _text_of_lease_program() -> str:
+    return inspect.getsource(race_lease)
 
 
 def _start_training(role: Role, place: ToolkitPlace | None, backend: str, *, is_local: bool) -> list[str]:

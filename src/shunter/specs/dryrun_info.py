@@ -43,7 +43,8 @@ class AppDryRunInfo(Generic[T]):
         native_id: the backend's own id of the job, where it is not ``app_id``. Set by `Scheduler.schedule`.
         python: version and path of the job's Python, where that is one of this machine.
         python_origin: what chose that Python, in words.
-        lease: path of the lease of the race that the job is in; "" without one. Set by the runner.
+        lease: path of the lease of the race that the job is in, or the presigned URLs of an object, as JSON;
+            "" without one, and where a command before the job's own takes it. Set by the runner.
         rivals: ids of the other jobs of that race on the same scheduler. Set by the runner.
         environments: by role, what is known of the Python environment that travels with it, as JSON values.
     """

@@ -35,6 +35,7 @@ class Submission:
         sweep: id of the sweep that this job is a point of, with its number there in ``point``.
         point: see ``sweep``.
         race: id of the race that this job takes part in, see `shunter.runner.races`.
+        lease: the presigned URLs of that race's lease, if this is an object of S3; "" without.
         fingerprint: the code that the images of ``app`` already hold, where no workspace travels.
         images: by role, these images.
     """
@@ -55,5 +56,6 @@ class Submission:
     sweep: str | None = None
     point: int | None = None
     race: str | None = None
+    lease: str = field(default="", repr=False)
     fingerprint: str | None = None
     images: Mapping[str, str] | None = None

@@ -133,9 +133,7 @@ def _heading(view: FilesView, path: str, *, is_file: bool, is_there: bool = True
         h.nav(".folders", aria_label="Folders above")[links],
         h.span(".right")[
             (_download(view, path) if is_file else _archive(view, path)) if is_there else None,
-            h.a(".button", href=url("/job/files.tar", handle=view.handle), download=True)[
-                f"Results of all {len(results)}"
-            ]
+            _button(url("/job/files.tar", handle=view.handle), f"Results of all {len(results)}")
             if len(results) > 1
             else None,
         ],
@@ -143,21 +141,16 @@ def _heading(view: FilesView, path: str, *, is_file: bool, is_there: bool = True
 
 
 def _download(view: FilesView, path: str) -> h.Element:
-    return h.a(
-        ".button",
-        href=view.url("/job/file", file=path),
-        download=True,
-        aria_label=f"Download {_shown(path)}",
-    )["Download"]
+    return _button(view.url("/job/file", file=path), "Download", f"Download {_shown(path)}")
 
 
 def _archive(view: FilesView, folder: str) -> h.Element:
-    return h.a(
-        ".button",
-        href=view.url("/job/files.tar", folder=folder),
-        download=True,
-        aria_label=f"Download {_shown(folder) or 'all'} as tar",
-    )["Download as tar"]
+    label = f"Download {_shown(folder) or 'all'} as tar"
+    return _button(view.url("/job/files.tar", folder=folder), "Download as tar", label)
+
+
+def _button(href: str, text: str, label: str | None = None) -> h.Element:
+    return h.a(".button", href=href, download=True, aria_label=label)[text]
 
 
 def _shown(text: str) -> str:

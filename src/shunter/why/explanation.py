@@ -27,10 +27,10 @@ from shunter.workspace.code_store import Store
 LOG_LINES = 2000
 LOG_BYTES = 4 << 20
 MOST_CHANGES = 8
-#: Schedulers on which the toolkit inside the job looks for hangs; how its notes in the log begin; of how many
-#: replicas the logs are read for them.
+#: Schedulers on which the toolkit inside the job looks for hangs; how its notes in the log begin, also about
+#: the end of idle jobs; of how many replicas the logs are read for them.
 _HANGS_IN_LOGS = ("kubernetes", "aws_batch", "aws_sagemaker")
-_HANG_NOTE = " shunter-toolkit WARNING "
+_NOTE = " shunter-toolkit WARNING "
 MOST_REPLICAS = 16
 #: Causes that another Python or other packages may have.
 _OF_PACKAGES = ("missing_module", "wrong_version", "syntax")
@@ -145,22 +145,32 @@ def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
             change = _asked(runner, handle, lambda details: details.smallest_change())
             waiting.advice = change or waiting.advice
         explanation.try_command = _next_command(explanation, None)
-    elif status.state == AppState.RUNNING and explanation.scheduler in _HANGS_IN_LOGS:
-        _note_hangs(runner, handle, status)
+    elif _has_notes(explanation, _recorded(runner, handle)):
+        _add_notes(runner, handle, status)
     return explanation
 
 
-def _note_hangs(runner: Runner, handle: str, status: AppStatus) -> None:
-    """Add to each replica the toolkit's last note about hangs in its log."""
-    record = _recorded(runner, handle)
-    if record is None or not record.cfg.get("hang_timeout"):
-        return
+def _has_notes(explanation: Explanation, record: JobRecord | None) -> bool:
+    """Tell whether the log may say that the job hangs, or that it ended because nobody used it."""
+    if record is None:
+        return False
+    if explanation.status.state == AppState.SUCCEEDED:
+        return record.component == "utils.dev"
+    return (
+        explanation.status.state == AppState.RUNNING
+        and explanation.scheduler in _HANGS_IN_LOGS
+        and bool(record.cfg.get("hang_timeout"))
+    )
+
+
+def _add_notes(runner: Runner, handle: str, status: AppStatus) -> None:
+    """Add to each replica the toolkit's last note about it in its log."""
     for replica in status.replicas()[:MOST_REPLICAS]:
         try:
             lines = _end_of_log(runner, handle, replica)
         except (ShunterError, NotImplementedError, OSError):
             continue
-        noted = [line.partition(_HANG_NOTE)[2].strip() for line in lines if _HANG_NOTE in line]
+        noted = [line.partition(_NOTE)[2].strip() for line in lines if _NOTE in line]
         replica.notes = [*replica.notes, *(text for text in noted[-1:] if text.startswith("it "))]
 
 

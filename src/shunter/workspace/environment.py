@@ -238,7 +238,7 @@ def request_for(description: Description, python: str, uv: str = "") -> bytes:
     Args:
         description: the environment.
         python: the Python to build it for, a path or a name on PATH.
-        uv: the path of uv, to be used if there is none on PATH.
+        uv: the path of uv, for machines that have no uv on PATH.
 
     Raises:
         ConfigError: a file has changed since it was described, and its content is not kept.

@@ -275,7 +275,7 @@ def test_code_that_is_gone_or_was_changed_is_not_run(
 
 
 def test_the_plan_of_a_job_changes_no_other(scheduler: AWSBatchScheduler, code: Path) -> None:
-    """Two jobs with the same code have the same definition but forms of their own."""
+    """Two jobs with the same code have the same definition but different forms."""
     infos = [planned(scheduler, code, training(), code_location=LOCATION) for _ in range(2)]
     assert infos[0].request.job_def == infos[1].request.job_def
     assert len({variables(info)[code_delivery.RESULTS] for info in infos}) == 2

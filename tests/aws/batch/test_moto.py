@@ -285,14 +285,6 @@ def test_the_container_tells_of_its_end(moto: Moto, training_image: str) -> None
     assert response.state is AppState.FAILED
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
 @pytest.mark.slow
 def test_results_go_to_the_place_for_code_and_are_fetched(
     cli: CommandLine, moto: Moto, project: Path

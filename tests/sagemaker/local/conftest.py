@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.aws_services import read_models_once
-from tests.backends import need
-from tests.toolkit.image import docker, make_image
+from tests.toolkit.image import docker
 
 from .proxy import Proxy
 
@@ -38,15 +37,6 @@ PREAMBLE += (
     # a process is called by its address; its name is in the environment
     "HOST = os.environ.get('SHUNTER_CURRENT_HOST') or CONFIG['current_host']\n"
 )
-
-
-@pytest.fixture(scope="session")
-def image() -> Iterator[str]:
-    need("docker")
-    tag = f"shunter-sagemaker-test:{uuid.uuid4().hex[:12]}"
-    make_image(tag)
-    yield tag
-    docker("rmi", "-f", tag, check=False)
 
 
 @pytest.fixture(autouse=True)

@@ -212,7 +212,6 @@ def test_state_outlives_the_endpoint(jobs: Jobs, endpoint: EndpointServer, proce
         other.shutdown()
         thread.join()
         other.server_close()
-        threading.Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
 
 def test_the_wire_format(endpoint: EndpointServer) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests import backends
 from tests.sagemaker.remote.conftest import COMMAND_LINE, REGION, Cloud
 from tests.sagemaker.remote.mpi_image import make_mpi_image
-from tests.toolkit.image import docker, require_docker
+from tests.toolkit.image import temporary_image
 
 TORCH = """
 import os, torch, torch.distributed as dist
@@ -57,20 +57,16 @@ def containers(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     from shunter.aws_endpoint.server import EndpointServer
     from shunter.schedulers.sagemaker_local_scheduler.job_start import Settings
 
-    backends.need("docker")
     backends.need("mpi")
-    require_docker()
-    tag = f"shunter-mpi:{uuid.uuid4().hex[:12]}"
-    make_mpi_image(tag)
-    with EndpointServer(settings=Settings(docker="always", grace=5.0)) as endpoint:
+    settings = Settings(docker="always", grace=5.0)
+    with temporary_image(make_mpi_image) as image, EndpointServer(settings=settings) as endpoint:
         thread = threading.Thread(target=endpoint.serve_forever, daemon=True)
         thread.start()
         monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", endpoint.url)
         monkeypatch.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", endpoint.url)
-        yield tag
+        yield image
         endpoint.shutdown()
         thread.join()
-    docker("rmi", "-f", tag, check=False)
 
 
 def run(cloud: Cloud, kind: str, hosts: int, image: str) -> str:

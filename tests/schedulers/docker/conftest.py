@@ -4,31 +4,19 @@ import contextlib
 import json
 import os
 import signal
-import time
 import uuid
 
 import pytest
 
-from shunter.docker import images
-from shunter.docker.command import DockerCommand, remove_containers
+from shunter.docker.command import remove_containers
 from shunter.schedulers.docker_scheduler import labels
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
 from shunter.specs import AppDef, Role, is_terminal
 from shunter.system.identity import Process
-from tests.backends import need
-from tests.toolkit.image import make_image
+from tests.cluster_hosts import wait_until
 
 PATIENCE = 90
-
-
-@pytest.fixture(scope="session")
-def image():
-    need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:1"
-    make_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
 
 
 class Jobs:
@@ -108,13 +96,6 @@ def kill_supervisor(app_id: str) -> None:
     pid = supervisor_of(app_id)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the supervisor's end")
-
-
-def wait_until(condition, what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about"
-        time.sleep(0.02)
 
 
 def states(response) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from shunter.runner import Runner, get_runner
 from shunter.specs import AppState, parse_app_handle
 from tests.backends import need
 from tests.schedulers.docker.host_image import host_env, host_mounts, make_host_image
+from tests.toolkit.image import temporary_image
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("docker")]
 
@@ -42,11 +42,8 @@ if rank == "0":
 
 @pytest.fixture(scope="module")
 def host_image() -> Iterator[str]:
-    need("docker")
-    tag = f"shunter-test-{uuid.uuid4().hex[:12]}:host"
-    make_host_image(tag)
-    yield tag
-    images.remove(DockerCommand(), tag)
+    with temporary_image(make_host_image) as made:
+        yield made
 
 
 class Submitter:

@@ -14,11 +14,8 @@ from tests.result_jobs import SCRIPT, check_results
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
-    project = tmp_path / "project"
-    project.mkdir()
+def runner(project: Path) -> Iterator[Runner]:
     (project / "train.py").write_text(SCRIPT)
-    monkeypatch.chdir(project)
     with get_runner("test-results") as runner:
         yield runner
 

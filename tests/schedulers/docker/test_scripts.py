@@ -28,12 +28,9 @@ print(sys.argv[1:], os.environ["SM_MODEL_DIR"])
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "project"
-    directory.mkdir()
-    (directory / "train.py").write_text(WRITE)
-    monkeypatch.chdir(directory)
-    return directory
+def project(project: Path) -> Path:
+    (project / "train.py").write_text(WRITE)
+    return project
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from shunter.schedulers.hpc import ssh
 from tests import backends
+from tests.cluster_hosts import wait_until
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 
 
@@ -34,14 +34,6 @@ def cluster(queue) -> Iterator[FakeCluster]:
     scheduler = FakeCluster()
     yield scheduler
     scheduler.close()
-
-
-def wait_until(condition, what: str) -> None:
-    """Wait for a condition, with a limit that a busy machine does not reach."""
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.02)
 
 
 class LoginNode:

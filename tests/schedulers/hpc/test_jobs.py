@@ -345,14 +345,6 @@ def test_a_variable_that_no_shell_can_set_is_refused(cluster):
         cluster.submit_dryrun(AppDef("job", [role("exit 0", env={"A.B": "x"})]), {})
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    directory = tmp_path / "project"
-    directory.mkdir()
-    monkeypatch.chdir(directory)
-    return directory
-
-
 def test_jobs_with_the_same_code_share_one_copy(cluster, queue, project):
     (project / "tool.sh").write_text("echo version 1\n")
     app = AppDef("job", [Role("r", "", entrypoint="sh", args=["tool.sh"])])

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.specs import AppDef, AppState, Role, is_terminal
 from shunter.system import processes
 from shunter.system.identity import Process
+from tests.cluster_hosts import wait_until
 
 PATIENCE = 90
 #: What docs/schedulers/local_cwd.md says is weaker on other systems.
@@ -78,13 +78,6 @@ def role(script: str, name: str = "r", **fields) -> Role:
 
 def members(app_id: str) -> list[Process]:
     return processes.members_of_job(JobDirectory.of(app_id).path)
-
-
-def wait_until(condition, what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about"
-        time.sleep(0.01)
 
 
 @pytest.fixture

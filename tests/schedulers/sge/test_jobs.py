@@ -20,6 +20,7 @@ from shunter.runner import Runner, get_runner
 from shunter.schedulers.api import LogQuery
 from shunter.schedulers.sge_scheduler.scheduler import SgeScheduler, create_scheduler
 from shunter.specs import AppDef, AppState, is_terminal
+from tests.dev_sessions import check_on_a_cluster
 from tests.grid_engine import GridEngine
 from tests.schedulers.hpc.conftest import wait_until
 from tests.schedulers.known_context import KnownContext
@@ -244,6 +245,11 @@ def test_a_port_of_a_host_is_forwarded(jobs: ShellJobs) -> None:
         assert forwarding.post(b"\x00\xff\n" * 1000) == b"\x00\xff\n" * 1000
         jobs.scheduler.cancel(app_id)
         assert "has ended: CANCELLED" in forwarding.said()
+
+
+@pytest.mark.slow
+def test_an_interactive_job_is_entered_and_ends_when_idle(engine: GridEngine, tmp_path: Path) -> None:
+    check_on_a_cluster("sge", tmp_path / "project", "-cfg", "memory=,smp_pe=smp")
 
 
 def test_a_training_script_resumes_and_keeps_its_results(

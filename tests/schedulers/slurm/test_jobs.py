@@ -17,6 +17,7 @@ from shunter.schedulers.hpc.commands import Commands
 from shunter.specs import AppDef, AppState, Resource
 from shunter.sweeps import run_sweep
 from tests import backends
+from tests.dev_sessions import check_on_a_cluster
 from tests.web_server_job import PROGRAM, Forwarding
 
 from .conftest import SMALL, Jobs, role
@@ -269,6 +270,11 @@ def test_a_port_of_a_node_is_forwarded(jobs):
         forwarding.check()
         jobs.scheduler.cancel(app_id)
         assert "has ended: CANCELLED" in forwarding.said()
+
+
+@pytest.mark.slow
+def test_an_interactive_job_is_entered_and_ends_when_idle(slurm, tmp_path):
+    check_on_a_cluster("slurm", tmp_path / "project")
 
 
 def test_what_can_never_start_is_refused_before(jobs):

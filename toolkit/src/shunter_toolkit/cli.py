@@ -19,6 +19,7 @@ commands:
   app NAME [ARG ...]                    run a program of builtin components: booth, copying, monitoring,
                                         registering
   call [OPTIONS]                        call a function, and leave its result in the job's results
+  dev --idle SECONDS                    keep an interactive job until it has not been used for so long
   notify FILE|- STATE [REASON]          tell the URLs and commands of an outbox (a file, or $SHUNTER_NOTIFY)
                                         that a job has ended
   watch [OPTIONS] SECONDS PID           watch a program: after so long without a sign of life its stacks go to
@@ -53,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from . import function_call
 
         return function_call.main(words)
+    if command == "dev" and len(words) == 2 and words[0] == "--idle":
+        from . import dev
+
+        return dev.main(words)
     if command == "notify" and 2 <= len(words) <= 3:
         from . import notification
 

@@ -4,7 +4,7 @@ At the end of the run the directories ``model``, ``output`` and ``checkpoints`` 
 stdout as lines that begin with a mark and have a part each, in base64; the last one has the SHA-256 of the
 whole. Readers of the log leave these lines out.
 
-Where containers beside the job's write to logs of their own (Kubernetes), the lines of larger results go to
+Where containers beside the job's have separate logs (Kubernetes), the lines of larger results go to
 files, one for each of these containers; the last line goes to stdout. Of results that are too large,
 checkpoints are left out first, then the model; the last line names them, and so does a warning.
 """

@@ -22,6 +22,7 @@ from . import (
     metrics,
     opt_ml,
     orphans,
+    race_lease,
     script_command,
     script_launch,
     script_watch,
@@ -336,6 +337,9 @@ def train(argv: Sequence[str] | None = None, job: str | None = None) -> int:
     Returns:
         The exit code: the script's own, 128 + the signal's number, or that of the error.
     """
+    code = race_lease.enter()
+    if code:
+        return code
     orphans.adopt()
     job = job or os.environ.get("SHUNTER_JOB")
     layout = Layout.for_job() if job else Layout()

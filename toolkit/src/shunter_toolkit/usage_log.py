@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 
 from . import kernel, resources
+from .process_table import processes, with_descendants
 
 #: Begins each line. What is before it on the line is the script's.
 MARK = b"@shunter-usage@ "
@@ -118,7 +119,6 @@ class UsageLog:
         self._write()
 
     def _run(self) -> None:
-        program = shutil.which("nvidia-smi")
         next_line = LINE_EVERY
         pause = SAMPLE_EVERY
         while not self._is_over.wait(pause):
@@ -128,8 +128,7 @@ class UsageLog:
             pause = max(SAMPLE_EVERY, took / LARGEST_SHARE)
             elapsed = time.monotonic() - self._began
             if elapsed >= next_line:
-                if program is not None:
-                    self._sample_gpus(program)
+                self._sample_gpus()
                 if self._is_over.is_set() or not self._write():
                     return
                 next_line = elapsed + max(LINE_EVERY, elapsed * LINES_SHARE)
@@ -143,24 +142,11 @@ class UsageLog:
         self._memory = max(self._memory, memory)
         self._most_memory = max(self._most_memory, memory)
 
-    def _sample_gpus(self, program: str) -> None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if visible in ("", "-1"):
-            return
-        try:
-            chosen = ["-i", visible] if visible else []
-            done = subprocess.run(
-                [program, *chosen, *_GPU_QUERY],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=_PATIENCE,
-            )
-            rows = [line.split(b",") for line in done.stdout.splitlines()]
-            busy, memory = zip(*((float(row[0]), float(row[1])) for row in rows))
-        except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):  # none, or it says N/A
-            return
-        self._gpus.append(sum(busy) / len(busy))
-        self._most_gpu_memory = max(self._most_gpu_memory, int(sum(memory)) << 20)
+    def _sample_gpus(self) -> None:
+        usage = gpu_usage()
+        if usage:
+            self._gpus.append(sum(busy for busy, _ in usage) / len(usage))
+            self._most_gpu_memory = max(self._most_gpu_memory, int(sum(memory for _, memory in usage)) << 20)
 
     def _write(self) -> bool:
         """Write a line; returns whether that was possible."""
@@ -191,22 +177,28 @@ def _cpu_of_ended() -> float:
 
 def _tree_usage() -> tuple[float, int]:
     """Return the CPU seconds and the resident bytes of all processes below this one."""
-    facts: dict[int, tuple[int, int, int]] = {}
-    for name in os.listdir(kernel.PROC):
-        if name.isdigit():
-            try:
-                with open(f"{kernel.PROC}/{name}/stat", encoding="ascii", errors="replace") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            facts[int(name)] = (int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _, _) in facts.items():
-        children.setdefault(parent, []).append(pid)
-    ticks = pages = 0
-    pending = list(children.get(os.getpid(), ()))
-    while pending:
-        pid = pending.pop()
-        ticks, pages = ticks + facts[pid][1], pages + facts[pid][2]
-        pending += children.get(pid, ())
-    return ticks / os.sysconf("SC_CLK_TCK"), pages * resource.getpagesize()
+    table, own = processes(), os.getpid()
+    below = [table[pid] for pid in with_descendants([own], table) if pid in table and pid != own]
+    return sum(process.cpu_seconds for process in below), sum(process.memory for process in below)
+
+
+def gpu_usage() -> list[tuple[float, float]]:
+    """Return how busy each GPU of this job is, in percent, and how much memory of it is used, in MiB.
+
+    Without `nvidia-smi`, or where it does not tell, the list is empty.
+    """
+    program, visible = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if program is None or visible in ("", "-1"):
+        return []
+    try:
+        chosen = ["-i", visible] if visible else []
+        done = subprocess.run(
+            [program, *chosen, *_GPU_QUERY],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_PATIENCE,
+        )
+        rows = [line.split(b",") for line in done.stdout.splitlines()]
+        return [(float(row[0]), float(row[1])) for row in rows]
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):  # none, or it says N/A
+        return []

@@ -11,6 +11,7 @@ from argparse import Namespace
 
 from shunter.cli.console import OutputClosed
 from shunter.cli.parser import Parser, add_handle_argument
+from shunter.cli.replica_python import is_dev_job, session_words
 from shunter.errors import UsageError
 from shunter.runner import Runner, get_runner
 from shunter.schedulers.joined_terminal import has_terminal
@@ -33,9 +34,11 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
     end = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_arguments(argv[:end])
     if args.command:
+        at = argv.index(args.command[0])
         raise UsageError(
             f"{parser.prog}: unexpected argument {args.command[0]!r}",
-            hint=f"The command comes after `--`: `{parser.prog} {' '.join(argv[:2])} -- {args.command[0]}`.",
+            hint=f"The command comes after `--`: `{shlex.join([*parser.prog.split(), *argv[:at]])} -- "
+            f"{shlex.join(argv[at:end])}`.",
         )
     args.command = argv[end + 1 :]
     return args
@@ -45,8 +48,9 @@ def run(args: Namespace) -> int:
     with get_runner() as runner:
         handle = runner.resolve_handle(args.handle)
         role, k = _replica(runner, handle, args.replica)
+        command = session_words(args.command) if is_dev_job(runner, handle) else args.command
         try:
-            return runner.execute(handle, role, k, args.command, tty=has_terminal() and not args.no_tty)
+            return runner.execute(handle, role, k, command, tty=has_terminal() and not args.no_tty)
         except BrokenPipeError:  # nobody reads the output any more
             raise OutputClosed from None
 

@@ -58,14 +58,16 @@ def run(args: Namespace) -> int:
         handle = runner.resolve_handle(job)
         replicas = select_replicas(runner.replicas(handle), choices) if choices else None
         sources = runner.result_sources(handle, replicas)
-        chosen = chosen_files(sources, args.patterns)
+        progress = TerminalProgress(sys.stderr)
+        with interrupt_message("interrupted; the same command goes on from here"):
+            chosen = chosen_files(sources, args.patterns, progress)
+        progress.clear()
         if args.list:
             _show(chosen, as_json=args.json)
             for text in (text for source in sources for text in source.place.left_out):
                 note(f"left out: {text}")
             return EXIT_OK
         target = args.to or parse_app_handle(handle).app_id
-        progress = TerminalProgress(sys.stderr)
         with interrupt_message("interrupted; the same command goes on from here"):
             fetched = fetch(chosen, target, progress, force=args.force)
         progress.clear()

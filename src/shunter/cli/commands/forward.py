@@ -7,20 +7,18 @@ with `shunter exec`, so it works where that does; it needs Python in the replica
 
 from __future__ import annotations
 
-import base64
 import os
 import socket
 import subprocess
 import sys
 import threading
 from argparse import ArgumentTypeError, Namespace
-from pathlib import Path
 
-from shunter import cli
 from shunter.backoff import polling
 from shunter.cli.console import note, out
 from shunter.cli.job_names import select_replicas, split_target
 from shunter.cli.parser import Parser
+from shunter.cli.replica_python import python_words
 from shunter.cli.watching import Interrupts
 from shunter.errors import BackendError, ConfigError, UsageError
 from shunter.limits import MOST_PORT, whole_number
@@ -33,11 +31,6 @@ from shunter.specs.status import is_terminal
 MOST_CONNECTIONS = 32
 #: Seconds that processes of connections have to end when forwarding ends.
 PATIENCE = 5.0
-#: Runs the relay with the Python that the replica has.
-_SHELL = (
-    "for python in python3 python; do command -v $python >/dev/null && "
-    'exec $python -IS -c "$1" "$2"; done; echo "forward: this replica has no Python" >&2; exit 127'
-)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -82,10 +75,7 @@ class Connections:
     """
 
     def __init__(self, handle: str, role: str, k: int, port: int) -> None:
-        relay = Path(cli.__file__).with_name("port_relay.py").read_bytes()
-        # on its way it passes shells, ssh and queues, which treat line ends and quotes differently
-        text = f"exec(__import__('base64').b64decode('{base64.b64encode(relay).decode()}'))"
-        command = ["sh", "-c", _SHELL, "sh", text, str(port)]
+        command = python_words("port_relay.py", str(port))
         words = ["exec", handle, f"{role}/{k}", "--no-tty", "--", *command]
         self._words = [sys.executable, "-P", "-m", "shunter", *words]
         self._free = threading.Semaphore(MOST_CONNECTIONS)

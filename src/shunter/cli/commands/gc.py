@@ -10,15 +10,18 @@ Without --yes the command only shows what it would remove.
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 
 from shunter.cli.console import counted, format_bytes, note, out, print_json, table
 from shunter.cli.parser import Parser, add_json_option, add_scheduler_options
 from shunter.errors import BackendError, ConfigError
+from shunter.lab.lab_file import kept_code
 from shunter.paths import remove_tree
 from shunter.runner import Runner, get_runner
 from shunter.runner.calls import unused_calls
 from shunter.schedulers.api import Leftover
+from shunter.schedulers.fetched_archive import cut_transfers
 from shunter.schedulers.supervisor.directories import size_of
 from shunter.specs.durations import parse_duration
 from shunter.terminal import format_duration
@@ -49,9 +52,10 @@ def run(args: Namespace) -> None:
     with get_runner() as runner:
         schedulers = [args.scheduler] if args.scheduler else LOCAL_SCHEDULERS
         leftovers = {name: _leftovers(runner, name, args, older_than) for name in schedulers}
-        needed = None if args.scheduler else runner.history.needed_code(older_than)
+        needed = None if args.scheduler else runner.history.needed_code(older_than) | kept_code()
         code = [] if needed is None else store.garbage(needed, older_than)
         calls = [] if args.scheduler else unused_calls(runner.history.needed_calls(older_than), older_than)
+        archives = [] if args.scheduler else cut_transfers(older_than)
         freed = 0
         if args.yes:
             for name, items in leftovers.items():
@@ -63,6 +67,9 @@ def run(args: Namespace) -> None:
             for folder in calls:
                 freed += size_of([folder])
                 remove_tree(folder)
+            for path in archives:
+                freed += os.path.getsize(path)
+                os.unlink(path)
     data, rows, size = [], [], 0
     for name, items in leftovers.items():
         for item in items:
@@ -74,7 +81,14 @@ def run(args: Namespace) -> None:
     if args.json:
         removed = len(data) if args.yes else 0
         print_json(
-            {"found": data, "workspaces": code, "calls": len(calls), "removed": removed, "freed": freed}
+            {
+                "found": data,
+                "workspaces": code,
+                "calls": len(calls),
+                "archives": len(archives),
+                "removed": removed,
+                "freed": freed,
+            }
         )
         return
     if rows:
@@ -82,9 +96,10 @@ def run(args: Namespace) -> None:
     found = counted(len(rows), "leftover")
     workspaces = f" and the code of {len(code)} workspaces" if code else ""
     workspaces += f" and the arguments of {counted(len(calls), 'call')}" if calls else ""
+    workspaces += f" and {counted(len(archives), 'cut transfer')} of results" if archives else ""
     if args.yes:
         note(f"removed {found}{workspaces}, {format_bytes(freed)}")
-    elif rows or code or calls:
+    elif rows or workspaces:
         note(f"{found}, {format_bytes(size)}{workspaces}; nothing is removed without --yes")
     else:
         note(f"no job ended more than {args.older_than} ago")

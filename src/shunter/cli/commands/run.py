@@ -28,7 +28,7 @@ from shunter.cli.race import names_several, run_race
 from shunter.cli.requested_component import parse_component
 from shunter.cli.shown_plan import show_plan
 from shunter.cli.shown_status import check_exit_code_source
-from shunter.errors import EXIT_OK
+from shunter.errors import EXIT_OK, UsageError
 from shunter.specs.dryrun_info import AppDryRunInfo
 
 parse = parse_component
@@ -36,6 +36,12 @@ parse = parse_component
 
 def add_arguments(parser: Parser) -> None:
     add_submission_options(parser, "the current directory, if the scheduler ships code")
+    parser.add_argument(
+        "--lease",
+        metavar="S3_URI",
+        help="for a race (-s A,B,...) of schedulers that share no folder: a folder of S3 for its lease, "
+        "s3://BUCKET/PREFIX",
+    )
     parser.add_flag("--tee_logs", help="accepted for compatibility; lines always name their replica")
     parser.add_flag("--stdin", help="read the job as JSON from stdin")
     add_component_arguments(parser)
@@ -44,6 +50,10 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     if names_several(args):
         return run_race(args, _check)
+    if args.lease:
+        raise UsageError(
+            "--lease is for races, and only one scheduler is named", hint="Example: -s slurm,kubernetes"
+        )
     with requested_job(args) as (runner, request):
         info = runner.plan(request.submission)
         if args.dryrun:

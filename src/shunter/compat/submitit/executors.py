@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shunter.compat.submitit.failures import FailedSubmissionError
-from shunter.compat.submitit.helpers import code_to_copy
 from shunter.compat.submitit.job_environment import FOLDER, TASKS_PER_NODE
-from shunter.compat.submitit.job_parameters import OF_EXECUTOR, OWN, SHARED, checked, words_of
+from shunter.compat.submitit.job_parameters import OF_EXECUTOR, OWN, SHARED, checked, prefixed, words_of
 from shunter.compat.submitit.jobs import DebugJob, Job, LocalJob, SlurmJob
 from shunter.compat.submitit.submitted_function import checkpoint_of, submitted
 from shunter.errors import ShunterError
@@ -46,6 +45,7 @@ class AutoExecutor:
         self.cluster = cluster or ("slurm" if shutil.which("srun") else "local")
         if self.cluster not in OWN:
             raise ValueError(f"there is no cluster {cluster!r}, only {', '.join(OWN)}")
+        parameters = prefixed(parameters, {"slurm": set(OF_EXECUTOR)})
         for name in parameters:
             prefix, _, rest = name.partition("_")
             if prefix not in OWN or rest not in OF_EXECUTOR:
@@ -54,7 +54,7 @@ class AutoExecutor:
         self._python: str = parameters.get(f"{self.cluster}_python") or sys.executable
         self._most_timeouts: int = parameters.get(f"{self.cluster}_max_num_timeout", 3)
         self.parameters: dict[str, Any] = {}
-        self._executors: dict[tuple[int, str, str], Executor] = {}
+        self._executors: dict[tuple[int, str], Executor] = {}
         self._batch: list[tuple[Job[Any], Call]] | None = None
 
     def update_parameters(self, **parameters: Any) -> None:
@@ -73,7 +73,7 @@ class AutoExecutor:
         """
         if self._batch is not None:
             raise RuntimeError("parameters cannot change inside `with executor.batch()`")
-        self.parameters |= checked(parameters, self.cluster)
+        self.parameters |= checked(prefixed(parameters, OWN), self.cluster)
         self._executors.clear()
 
     def submit(self, fn: Callable[..., R], *args: Any, **kwargs: Any) -> Job[R]:
@@ -147,7 +147,7 @@ class AutoExecutor:
 
     def _executor(self, attempts: int) -> Executor:
         """Return the executor for the current parameters and directory."""
-        key = attempts, os.getcwd(), code_to_copy.get()
+        key = attempts, os.getcwd()
         if key not in self._executors:
             words = words_of(self.parameters, self.cluster)
             if attempts > 1:
@@ -158,9 +158,7 @@ class AutoExecutor:
                 FOLDER: str(self.folder),
                 TASKS_PER_NODE: str(self.parameters.get("tasks_per_node", 1)),
             }
-            self._executors[key] = Executor(
-                _SCHEDULERS[self.cluster], workspace=code_to_copy.get() or None, **words
-            )
+            self._executors[key] = Executor(_SCHEDULERS[self.cluster], **words)
         return self._executors[key]
 
 
@@ -173,9 +171,16 @@ class _ExecutorOfCluster(AutoExecutor):
         super().__init__(folder, self._cluster, **{f"{self._cluster}_{k}": v for k, v in parameters.items()})
 
     def update_parameters(self, **parameters: Any) -> None:
-        """Set parameters of the jobs that are submitted from now on, by their names at the cluster."""
+        """Set parameters of the jobs that are submitted from now on, by their names at the cluster.
+
+        Raises:
+            ValueError: a parameter is not known.
+        """
         own = {k if k in SHARED else f"{self._cluster}_{k}": v for k, v in parameters.items()}
-        super().update_parameters(**own)
+        try:
+            super().update_parameters(**own)
+        except NameError as error:
+            raise ValueError(str(error)) from None
 
 
 class SlurmExecutor(_ExecutorOfCluster):

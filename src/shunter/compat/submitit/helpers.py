@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
-import contextvars
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,14 +20,12 @@ from shunter._toolkit.current import current
 from shunter.compat.submitit.failures import FailedJobError
 from shunter.compat.submitit.job_environment import JobEnvironment
 from shunter.compat.submitit.submitted_function import DelayedSubmission as DelayedSubmission
+from shunter.git import checkout_of
 
 if TYPE_CHECKING:
     from shunter.compat.submitit.jobs import Job
 
 R = TypeVar("R")
-
-#: The directory whose code travels with the jobs that are submitted now; "" for none.
-code_to_copy: contextvars.ContextVar[str] = contextvars.ContextVar("code_to_copy", default="")
 
 
 class Checkpointable:
@@ -123,18 +123,16 @@ class CommandFunction:
 
 
 class RsyncSnapshot:
-    """Jobs that are submitted inside of the ``with`` block get a copy of a directory's code.
+    """A copy of a Git repository's files; inside of the ``with`` block it is the current directory.
 
-    It is the workspace of ``shunter run``: ``.gitignore`` and ``.shunterignore`` say what is left out. It is
-    kept where shunter keeps the code of jobs, so that `snapshot_dir` stays empty.
+    So jobs that are submitted there run in the copy, and import its code.
 
     Args:
-        snapshot_dir: without effect.
-        root_dir: the directory; by default the current one.
-        with_submodules, exclude, include: not available.
-
-    Raises:
-        NotImplementedError: patterns are given.
+        snapshot_dir: where the copy goes; on a cluster, a directory that the nodes see.
+        root_dir: a directory of the repository; by default the current one.
+        with_submodules: whether files of submodules are copied too.
+        exclude: patterns of files that are left out, as rsync reads them.
+        include: files that are copied although Git does not know them, relative to the repository.
     """
 
     def __init__(
@@ -145,21 +143,44 @@ class RsyncSnapshot:
         exclude: Sequence[str] = (),
         include: Sequence[str] = (),
     ) -> None:
-        if with_submodules or exclude or include:
-            raise NotImplementedError("what is copied is said by .gitignore and .shunterignore")
-        self._root = str(root_dir or Path.cwd())
+        self.snapshot_dir = Path(snapshot_dir).absolute()
+        self.original_dir = Path.cwd()
+        self._root = checkout_of(str(Path(root_dir or ".").absolute())) or str(root_dir or self.original_dir)
+        self._submodules = ["--recurse-submodules"] if with_submodules else []
+        self._excluded = [f"--exclude={pattern}" for pattern in exclude]
+        self._included = include
 
     @staticmethod
     def available() -> bool:
-        """Tell whether it can be used: always, since it needs no rsync."""
-        return True
+        """Tell whether this machine has rsync."""
+        return shutil.which("rsync") is not None
 
     def __enter__(self) -> RsyncSnapshot:
-        self._token = code_to_copy.set(self._root)
+        """Make the copy and go there.
+
+        Raises:
+            FailedJobError: Git or rsync failed; the message has what it said.
+        """
+        self.original_dir = Path.cwd()
+        self.snapshot_dir.mkdir(parents=True, exist_ok=True)
+        listing = CommandFunction(["git", "ls-files", *self._submodules], verbose=False, cwd=self._root)
+        with tempfile.NamedTemporaryFile("w") as names:
+            names.write("\n".join([listing(), *self._included]))
+            names.flush()
+            words = [
+                "rsync",
+                "-a",
+                f"--files-from={names.name}",
+                *self._excluded,
+                ".",
+                str(self.snapshot_dir),
+            ]
+            CommandFunction(words, verbose=False, cwd=self._root)()
+        os.chdir(self.snapshot_dir)
         return self
 
     def __exit__(self, *_: object) -> None:
-        code_to_copy.reset(self._token)
+        os.chdir(self.original_dir)
 
 
 class TorchDistributedEnvironment:
@@ -222,6 +243,24 @@ def as_completed(
         waiting.setdefault(job._future, []).append(job)
     for future in concurrent.futures.as_completed(waiting, timeout):
         yield from waiting[future]
+
+
+def monitor_jobs(jobs: Sequence[Job[Any]], poll_frequency: float = 30, test_mode: bool = False) -> None:
+    """Print how many jobs are in which state, until all have ended.
+
+    Args:
+        jobs: the jobs.
+        poll_frequency: seconds between two looks.
+        test_mode: without effect.
+    """
+    while True:
+        states = collections.Counter(job.state for job in jobs)
+        ended = sum(job.done() for job in jobs)
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        sys.stdout.write(f"{ended} of {len(jobs)} jobs have ended: {counts}\n")
+        if ended == len(jobs):
+            return
+        time.sleep(poll_frequency)
 
 
 @contextlib.contextmanager

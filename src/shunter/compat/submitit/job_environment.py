@@ -77,9 +77,12 @@ class JobEnvironment:
             raise RuntimeError("this process is not in a job, so it has no JobEnvironment")
         here = current()
         tasks = int(os.environ.get(TASKS_PER_NODE, "1"))
+        self.cluster: str = "debug"
         self.job_id: str = os.environ.get(DEBUG_ID, "")
         if not self.job_id:
-            self.job_id = parse_app_handle(here.job).app_id
+            handle = parse_app_handle(here.job)
+            self.cluster = handle.scheduler_backend.removesuffix("_cwd")
+            self.job_id = handle.app_id
             # each call of an array is started with its number
             self.job_id += f"_{here.replica}" if "--index" in sys.argv else ""
         array, _, index = self.job_id.rpartition("_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +52,22 @@ _SLURM = {*SHARED, *_SYNONYMS, *_OPTIONS, *_OF_SBATCH, "additional_parameters", 
 OWN = {"slurm": _SLURM, "local": {*SHARED, "signal_delay_s"}, "debug": set(SHARED)}
 #: Parameters that AutoExecutor itself takes, with the name of a cluster before them.
 OF_EXECUTOR = ("max_num_timeout", "max_pickle_size_gb", "python")
+
+
+def prefixed(values: Mapping[str, Any], own: Mapping[str, set[str]]) -> dict[str, Any]:
+    """Return parameters with prefixes for those that lack it, which submitit deprecates; warn of these.
+
+    Args:
+        values: the parameters.
+        own: by cluster, those that only it has.
+    """
+    renamed = {}
+    for name, value in values.items():
+        clusters = [] if name in SHARED else [cluster for cluster, names in own.items() if name in names]
+        if clusters:
+            warnings.warn(f"{name} should be given as {clusters[0]}_{name}", UserWarning, stacklevel=4)
+        renamed[f"{clusters[0]}_{name}" if clusters else name] = value
+    return renamed
 
 
 def checked(values: Mapping[str, Any], cluster: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from shunter.compat.submitit.failures import FailedJobError, UncompletedJobError
 from shunter.compat.submitit.job_environment import DEBUG_ID, JobPaths, environment_variables
+from shunter.compat.submitit.submitted_function import DelayedSubmission
 from shunter.errors import ShunterError
 from shunter.functions.call_results import CallResults, RemoteTraceback
 from shunter.functions.debugging import called_here
@@ -201,6 +202,11 @@ class Job(Generic[R]):
         exception: Exception | None = error
         return exception
 
+    def submission(self) -> DelayedSubmission:
+        """Return the function and the arguments that were submitted."""
+        function, args, kwargs = self._results.call(self._future.index)
+        return DelayedSubmission(getattr(function, "func", function), *args, **kwargs)
+
     def awaitable(self) -> AwaitableJob[R]:
         """Return its methods as coroutines."""
         return AwaitableJob(self)
@@ -252,13 +258,20 @@ class SlurmJob(Job[R]):
 class LocalJob(Job[R]):
     """A job on this machine."""
 
+    @property
+    def state(self) -> str:
+        """RUNNING until its end, then FINISHED if the function returned or raised, else INTERRUPTED."""
+        if not self.done():
+            return "RUNNING"
+        return "INTERRUPTED" if type(self.exception()) is UncompletedJobError else "FINISHED"
+
 
 class DebugJob(Job[R]):
     """A call that is made in this process when something asks for its outcome."""
 
     def __init__(self, folder: Path | str, call: Call) -> None:
         self._prepare(folder, JobFuture())
-        self._call: Call | None = call
+        self._submission = DelayedSubmission(call.function, *call.args, **call.kwargs)
         self._id = f"DEBUG_{uuid.uuid4().hex[:12]}"
 
     @property
@@ -285,10 +298,13 @@ class DebugJob(Job[R]):
 
     def wait(self) -> None:
         """Make the call, unless it was made or cancelled."""
-        if self._call is not None and not self._future.cancelled():
-            call, self._call = self._call, None
+        if not self._future.done():
             with environment_variables(**{DEBUG_ID: self._id}):
-                self.set_future(called_here(call))
+                self.set_future(called_here(Call(self._submission.result)))
+
+    def submission(self) -> DelayedSubmission:
+        """Return the call."""
+        return self._submission
 
     def exception(self) -> Exception | None:
         """Make the call, and return what it raised, as it is."""

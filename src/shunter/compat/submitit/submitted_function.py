@@ -27,17 +27,19 @@ class DelayedSubmission(_DelayedSubmission):
 
     def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         super().__init__(function, *args, **kwargs)
-        self._outcome: tuple[Any] | None = None
+        self._done = False
+        self._result: Any = None
 
     def result(self) -> Any:
         """Make the call, unless it was made, and return its value."""
-        if self._outcome is None:
-            self._outcome = (self.function(*self.args, **self.kwargs),)
-        return self._outcome[0]
+        if not self._done:
+            self._result = self.function(*self.args, **self.kwargs)
+            self._done = True
+        return self._result
 
     def done(self) -> bool:
         """Tell whether the call was made."""
-        return self._outcome is not None
+        return self._done
 
     def dump(self, filepath: Path | str) -> None:
         """Write it to a file, with its value if the call was made."""

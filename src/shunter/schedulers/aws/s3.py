@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +18,10 @@ from shunter.schedulers.aws.session import AwsSession
 #: Larger objects go in parts, some of them at a time.
 PART_BYTES = 16 << 20
 SHA256 = "SHA256"
-_MISSING = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchBucket"})
+#: How long presigned URLs are valid at most (Signature Version 4), in seconds.
+LONGEST_SECONDS = 7 * 24 * 3600
+#: Codes of errors: there is no such object, or bucket.
+MISSING = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchBucket"})
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -48,9 +53,49 @@ def find_bucket(session: AwsSession, bucket: str, owner: str = "") -> dict[str, 
     try:
         return session.call("s3", "HeadBucket", Bucket=bucket, **params)
     except AwsError as error:
-        if error.code in _MISSING:
+        if error.code in MISSING:
             return None
         raise
+
+
+def regional_session(
+    session_of: Callable[[str | None], AwsSession], bucket: str, named_by: str
+) -> AwsSession:
+    """Return the session of a bucket's region: a signature is valid there only.
+
+    Args:
+        session_of: returns the session of a region; of None, the usual one.
+        bucket: name of the bucket.
+        named_by: the option that names it.
+
+    Raises:
+        ConfigError: there is no such bucket.
+    """
+    session = session_of(None)
+    try:
+        description = find_bucket(session, bucket)
+    except AwsForbiddenError:  # s3:ListBucket is missing; using it tells the rest
+        return session
+    if description is None:
+        raise ConfigError(
+            f"there is no bucket {bucket}, which {named_by} names",
+            hint=f"Make it (`aws s3 mb s3://{bucket}`), or name another.",
+        )
+    region = description.get("BucketRegion") or session.region
+    return session if region == session.region else session_of(region)
+
+
+def url_end(session: AwsSession) -> datetime:
+    """Return when a URL that is signed now ends: with the credentials, if they are temporary.
+
+    Of credentials with a session token and without a time, it is not known; they last 36 hours at most.
+    """
+    now = datetime.now(UTC)
+    longest = now + timedelta(seconds=LONGEST_SECONDS)
+    temporary, end = session.credentials_end()
+    if not temporary:
+        return longest
+    return min(longest, end or now + timedelta(hours=36))
 
 
 def ensure_bucket(session: AwsSession, bucket: str, region: str, account: str) -> None:
@@ -116,7 +161,7 @@ class S3:
         except AwsForbiddenError:
             return False  # without permission to list, S3 answers 403 for missing objects; the upload tells
         except AwsError as error:
-            if error.code in _MISSING:
+            if error.code in MISSING:
                 return False
             raise
         return True

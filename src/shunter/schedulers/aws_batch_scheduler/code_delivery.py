@@ -13,16 +13,14 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from shunter.errors import ConfigError, WorkspaceChangedError
 from shunter.image_registry.push import LayerFile
 from shunter.progress import Progress
-from shunter.schedulers.aws.aws_errors import AwsForbiddenError
-from shunter.schedulers.aws.s3 import S3, find_bucket, split_uri
+from shunter.schedulers.aws.s3 import LONGEST_SECONDS, S3, regional_session, split_uri, url_end
 from shunter.schedulers.aws.session import AwsSession
 from shunter.specs.app import AppDef, Role
 from shunter.specs.workspace import Workspace
@@ -33,8 +31,6 @@ from shunter.workspace.shipment import ATTEMPTS, Report
 from shunter.workspace.snapshot import Snapshot, snapshot
 from shunter.workspace.toolkit_files import TOOLKIT_PATH, needs_toolkit, toolkit_archive
 
-#: How long presigned URLs are valid at most (Signature Version 4), in seconds.
-LONGEST_SECONDS = 7 * 24 * 3600
 #: How large an object of a presigned form may be.
 LARGEST_OBJECT = 5 << 30
 #: Larger workspaces cannot fit into a request, however well they can be compressed.
@@ -207,7 +203,7 @@ class CodeDelivery:
             Store().keep_sources(self._snapshot)
         if not self._location:
             return {}
-        session = self._regional(split_uri(self._location)[0])
+        session = regional_session(self._session, split_uri(self._location)[0], "code_location")
         with work_folder() as folder:
             layer = self._pack(str(Path(folder, "code")), progress)
             digest = layer.digest.partition(":")[2]
@@ -284,25 +280,6 @@ class CodeDelivery:
 
         return LayerContent(tuple(sorted(entries)), read)
 
-    def _regional(self, bucket: str) -> AwsSession:
-        """Return the session of the bucket's region: a signature is valid there only.
-
-        Raises:
-            ConfigError: there is no such bucket.
-        """
-        session = self._session(None)
-        try:
-            description: Mapping[str, Any] | None = find_bucket(session, bucket)
-        except AwsForbiddenError:  # s3:ListBucket is missing; uploading tells the rest
-            return session
-        if description is None:
-            raise ConfigError(
-                f"there is no bucket {bucket}, which code_location names",
-                hint=f"Make it (`aws s3 mb s3://{bucket}`), or name another.",
-            )
-        region = description.get("BucketRegion") or session.region
-        return session if region == session.region else self._session(region)
-
     def _form(self, session: AwsSession) -> dict[str, str]:
         """Return the form by which the replicas send their results, by its planned reference."""
         if not self._results:
@@ -341,19 +318,6 @@ def check_location(location: str) -> str:
     """Return what is wrong with a place for code; "" if nothing is."""
     bucket = split_uri(location)[0] if location.startswith("s3://") else ""
     return "" if bucket else f"code_location must be s3://BUCKET/PREFIX, not {location!r}"
-
-
-def url_end(session: AwsSession) -> datetime:
-    """Return when a URL that is signed now ends: with the credentials, if they are temporary.
-
-    Of credentials with a session token and without a time, it is not known; they last 36 hours at most.
-    """
-    now = datetime.now(UTC)
-    longest = now + timedelta(seconds=LONGEST_SECONDS)
-    temporary, end = session.credentials_end()
-    if not temporary:
-        return longest
-    return min(longest, end or now + timedelta(hours=36))
 
 
 def _presigned(session: AwsSession, uri: str) -> str:

@@ -18,9 +18,8 @@ from shunter.schedulers.aws.doctor import (
     partition_and_account,
 )
 from shunter.schedulers.aws.iam import allow, find_role, policy, pushing, role_problem
-from shunter.schedulers.aws.s3 import find_bucket, split_uri
+from shunter.schedulers.aws.s3 import find_bucket, split_uri, url_end
 from shunter.schedulers.aws.session import AwsSession
-from shunter.schedulers.aws_batch_scheduler.code_delivery import url_end
 from shunter.schedulers.aws_batch_scheduler.observe import DEFAULT_LOG_GROUP, needs_of
 from shunter.schedulers.aws_batch_scheduler.reasons import describe_queue, queue_problems
 from shunter.schedulers.aws_batch_scheduler.request import BatchJob

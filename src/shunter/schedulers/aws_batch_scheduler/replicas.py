@@ -18,7 +18,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from shunter._toolkit import function_call
+from shunter._toolkit import function_call, race_lease
 from shunter.errors import ConfigError
 from shunter.schedulers.aws_batch_scheduler.code_delivery import FORM, RESULTS, STARTER, URL
 from shunter.schedulers.toolkit_supervision import NOTIFY
@@ -117,7 +117,7 @@ MAIN_NODE = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 #: Variables that differ between runs of the same job.
 OF_THE_RUN = frozenset(
     {JOB_ID, "TORCHX_INTERNAL_SESSION_ID", "TORCHX_PARENT_RUN_ID", NOTIFY}
-    | {URL, RESULTS, FORM, function_call.KEY}
+    | {URL, RESULTS, FORM, function_call.KEY, race_lease.VARIABLE}
 )
 
 # Placeholder of the index until the script is written, in private characters that users do not type.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shunter import __version__
+from shunter._toolkit import race_lease
 from shunter._toolkit.function_call import PAYLOAD
 from shunter.docker.image_reference import image_problem
 from shunter.errors import ConfigError, did_you_mean
@@ -111,7 +112,8 @@ def make_request(
             "Fargate runs no multi-node jobs",
             hint="Leave platform=FARGATE out, or make independent replicas an array job: -cfg array=true.",
         )
-    strategy, warnings = retry_strategy(max(role.max_retries for role in app.roles), opts)
+    in_race = any(race_lease.VARIABLE in role.env for role in app.roles)
+    strategy, warnings = retry_strategy(max(role.max_retries for role in app.roles), opts, in_race=in_race)
     app, more_warnings = _supervised(app, opts, kind, end_rules(strategy))
     kind, groups = layout(app, opts.array)
     name = make_unique(f"{app.name}-{opts.share_id}" if opts.share_id else app.name)

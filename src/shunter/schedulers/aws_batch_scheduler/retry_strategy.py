@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from shunter._toolkit import race_lease
 from shunter.errors import ConfigError
 from shunter.schedulers.aws_batch_scheduler.options import RETRY_ANY, RETRY_SPOT, AWSBatchOpts
 from shunter.schedulers.native_retries import EXCEPTION_CODES, BackendRetries, backend_retries
@@ -34,10 +35,13 @@ _EXAMPLE = "Example: exit:137:retry, reason:CannotPullContainer*:final, status:H
 _WORDS = {_EXIT_CODE: "exit code", _REASON: "reason", _STATUS: "status reason"}
 
 
-def retry_strategy(max_retries: int, opts: AWSBatchOpts) -> tuple[dict[str, Any], list[str]]:
+def retry_strategy(
+    max_retries: int, opts: AWSBatchOpts, *, in_race: bool = False
+) -> tuple[dict[str, Any], list[str]]:
     """Return the retry strategy, and warnings about differences from what the user may expect.
 
-    The rules of ``retry_rules`` come before those of ``retry`` and ``retry_on``.
+    The rules of ``retry_rules`` come before those of ``retry`` and ``retry_on``. What has lost a race is not
+    retried.
 
     Raises:
         ConfigError: a rule does not parse, there are too many retries or rules, or Batch cannot honour one.
@@ -48,7 +52,10 @@ def retry_strategy(max_retries: int, opts: AWSBatchOpts) -> tuple[dict[str, Any]
             hint=f"Give at most {MOST_ATTEMPTS - 1}.",
         )
     own = opts.retry_rules or []
-    found = [{_EXIT_CODE: "0", "action": EXIT}, *map(_rule, own)]
+    found = [{_EXIT_CODE: "0", "action": EXIT}]
+    if in_race and max_retries:
+        found.append({_EXIT_CODE: str(race_lease.LOST), "action": EXIT})
+    found += map(_rule, own)
     warnings: list[str] = []
     room = MOST_RULES - len(found)
     if opts.retry:

@@ -79,6 +79,7 @@ class AWSBatchScheduler(DockerWorkspaceMixin, Scheduler[AWSBatchOpts]):
     """
 
     capabilities = Capabilities(
+        races=True,
         results_by_log=True,
         pipes_streams=False,
         ships_by_default=True,

@@ -65,6 +65,7 @@ class AWSSageMakerScheduler(DockerWorkspaceMixin, Scheduler[AWSSageMakerOpts]):
     """
 
     capabilities = Capabilities(
+        races=True,
         ships_by_default=True,
         pipes_streams=False,
         runs_images=True,

@@ -97,18 +97,38 @@ go_on() { # go_on NAME: whether this link of a chain has anything to do; otherwi
 take_lease() { # takes the lease of the race that the job is in; ends if another job has it, or nobody can have it
     [ -e "$job/lease" ] || return 0
     { IFS= read -r lease && read -r handle; } <"$job/lease" || exit 74
-    [ "$(cat "$lease" 2>/dev/null)" != "$handle" ] || return 0
+    is_new=yes
+    case $lease in
+    "{"*) take_object ;;
+    *) take_file ;;
+    esac
+    if [ "$holder" = "$handle" ]; then
+        [ -z "$is_new" ] || cancel_rivals
+        return 0
+    fi
+    rm -f "$job/notify.waiting.json"
+    record "$job/cancelled" "race lost to $holder"
+    exit 1 # what waits for its success must not start
+}
+
+take_object() { # takes a lease that is an object of S3, by presigned URLs; leaves in $holder who has it
+    holder=$(cat "$job/lease.holder" 2>/dev/null)
+    [ -z "$holder" ] || { is_new=; return 0; }
+    interpreter=$(find_python) || { echo "run.sh: no Python on node $(uname -n) can take the lease of the race" >&2; exit 74; }
+    holder=$(SHUNTER_LEASE_SECRET=$lease TORCHX_JOB_ID=$handle "$interpreter" -I "$job/lease.py") || exit 74
+    record "$job/lease.holder" "$holder"
+}
+
+take_file() { # takes a lease that is a file; leaves in $holder who has it
+    holder=$(cat "$lease" 2>/dev/null)
+    [ "$holder" != "$handle" ] || { is_new=; return 0; }
     own="$lease.${job##*/}.$(uname -n).$$"
     # a hard link, since it makes the name with the content, and only one of many succeeds, also on NFS
     printf '%s\n' "$handle" >"$own" && ln "$own" "$lease" 2>/dev/null
     rm -f "$own"
     ls "${lease%/*}" >/dev/null 2>&1 # asks the server, so that a new file is seen
     holder=$(cat "$lease" 2>/dev/null)
-    [ "$holder" != "$handle" ] || { cancel_rivals; return 0; }
     [ -n "$holder" ] || { echo "run.sh: the lease of the race, $lease, cannot be taken" >&2; exit 74; }
-    rm -f "$job/notify.waiting.json"
-    record "$job/cancelled" "race lost to $holder"
-    exit 1 # what waits for its success must not start
 }
 
 cancel_rivals() { # takes the others out of this queue; without that they find out at their own start

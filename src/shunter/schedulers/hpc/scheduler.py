@@ -36,7 +36,7 @@ from shunter.schedulers.api import (
     not_ended,
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
-from shunter.schedulers.hpc import follow_up_request, shared_environments, shared_folder, submission
+from shunter.schedulers.hpc import follow_up_request, leases, shared_environments, shared_folder, submission
 from shunter.schedulers.hpc.commands import Commands
 from shunter.schedulers.hpc.follow_up_request import AFTER, QueueWords, command_after
 from shunter.schedulers.hpc.housekeeping import avoided_hosts, leftovers, shared_folder_check
@@ -52,7 +52,6 @@ from shunter.schedulers.hpc.shared_folder import (
     ENVIRONMENTS,
     FOLLOW_UP_IDS,
     FOLLOW_UP_SCRIPT,
-    LEASE,
     RACE_LOST,
     RUN_SCRIPT,
     TOOLKIT,
@@ -393,13 +392,8 @@ class HpcScheduler(Scheduler[HpcOpts]):
         if any(TOOLKIT in text for text in [*request.roles.values(), *request.files.values()]):
             request = request.moved(TOOLKIT, submission.put_toolkit(storage, request.shared_dir))
         if dryrun_info.lease:
-            folder, name = posixpath.split(dryrun_info.lease)
-            lease = posixpath.join(request.shared_dir, posixpath.basename(folder), name)  # without ~
-            storage.make_folder(posixpath.dirname(lease))
-            lines = [lease, make_app_handle(self.backend, self.session_name, request.app_id)]
-            for rival in dryrun_info.rivals:
-                lines += [job_folder(request.shared_dir, rival), " ".join(self.cancel_command)]
-            request.files[LEASE] = "".join(f"{line}\n" for line in lines)
+            handle = make_app_handle(self.backend, self.session_name, request.app_id)
+            leases.enter(storage, request, dryrun_info.lease, handle, dryrun_info.rivals, self.cancel_command)
         submission.put_job(storage, request, {"session": self.session_name})
         native: builtins.list[str] = []
         try:
@@ -578,7 +572,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
         place = self.place_of(app_id)
         storage = self.storage(place.host)
         job = read_jobs(storage, place.shared, [app_id]).get(app_id)
-        return _holder(storage, job.lease) if job is not None and job.lease else ""
+        return leases.holder(storage, job)
 
     # ---- results
 
@@ -667,7 +661,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
         storage, folder = self.storage(seen.place.host), job_folder(seen.place.shared, app_id)
         by = user_name()
         if seen.job is not None and seen.job.lease and not seen.job.has_run:
-            holder = _holder(storage, seen.job.lease)
+            holder = leases.holder(storage, seen.job)
             if holder not in ("", make_app_handle(self.backend, self.session_name, app_id)):
                 by = f"{RACE_LOST} {holder}"
                 storage.remove([f"{folder}/{WAITING_BOX}"])
@@ -783,11 +777,6 @@ class HpcScheduler(Scheduler[HpcOpts]):
     def _has_ended(self, app_id: str) -> bool:
         found = self.describe(app_id)
         return found is None or is_terminal(found.state)
-
-
-def _holder(storage: Storage, lease: str) -> str:
-    """Return the handle of the job that has a lease; "" if none has it."""
-    return (storage.read([lease])[0] or b"").decode().strip()
 
 
 class HpcJobDetails(JobDetails):

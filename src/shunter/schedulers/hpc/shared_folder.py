@@ -14,8 +14,7 @@
             roles/ROLE.sh       variables and command of a role's replicas, which may hold secrets
             native              native ids, one line for each submission
             cancelled           a user cancelled the job, or it lost its race
-            lease               of a job in a race: the path of the lease, the job's handle, and for each
-                                other job of this queue its folder and the command that cancels it
+            lease               of a job in a race: the lease, the job's handle, its rivals; see `leases.py`
             follow-up.json, .script, .toolkit   what follows on its end; the toolkit's `follow_up` reads it
             follow-up.ids       native ids of the small jobs that wait for its end
             retries, settled    what became of failures; nothing more follows
@@ -102,7 +101,7 @@ class SharedJob:
     document: Mapping[str, Any]
     native_ids: list[str] = field(default_factory=list)
     cancelled_by: str = ""
-    #: Path of the lease of its race; "" if it is in none.
+    #: Path of the lease of its race, or the URLs of the object; "" if it is in none.
     lease: str = ""
     cancelled: dict[tuple[str, int], str] = field(default_factory=dict)
     replicas: dict[tuple[str, int], AttemptRecord] = field(default_factory=dict)

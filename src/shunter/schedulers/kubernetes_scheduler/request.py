@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shunter import __version__
+from shunter._toolkit import race_lease
 from shunter.errors import ConfigError
 from shunter.redaction import Redactor
 from shunter.schedulers.kubernetes_scheduler import names, result_containers
@@ -52,6 +53,8 @@ REDACTED = "<redacted>"
 #: The variable with the number of a pod's attempt, and where the Job controller and JobSet's have it.
 #: https://kubernetes.io/docs/reference/labels-annotations-taints/#batch-kubernetes-io-job-index-failure-count
 ATTEMPT = "SHUNTER_ATTEMPT"
+#: Policy of a Volcano job, before those of other failures.
+_LOST_RACE = [{"exitCode": race_lease.LOST, "action": "TerminateJob"}]
 _FAILURES_OF_INDEX = "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
 _RESTARTS_OF_JOBSET = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
 
@@ -69,7 +72,7 @@ class KubernetesJob:
         kubeconfig: the kubeconfig; "" for the usual one.
         may_be_jobset: whether the cluster decides if it becomes a JobSet.
         warnings: what is ignored.
-        code: the code that travels in Secrets; None if there is none, or if it is in the images.
+        code: the code that travels in Secrets; None without code, or if it is in the images.
         images_to_push: unused; kept for callers of TorchX.
     """
 
@@ -189,9 +192,12 @@ class _RolePlan:
         must_know = bool(opts.notify and self.role.max_retries and kind == JOB and role.num_replicas == 1)
         #: Whether failures are counted for each replica separately.
         self.per_replica = self.restarts_alone or must_know
+        self.is_in_race = race_lease.VARIABLE in role.env
+        #: Exit codes after which nothing is restarted.
+        self.final_codes = [*(opts.final_exit_codes or ()), *([race_lease.LOST] if self.is_in_race else ())]
         #: The rules of a Job, each with the class of failures that it is for.
         self.rules = failure_rules(
-            part, per_replica=self.per_replica, retries=self.retries, final_codes=opts.final_exit_codes
+            part, per_replica=self.per_replica, retries=self.retries, final_codes=self.final_codes
         )
 
     @property
@@ -478,7 +484,7 @@ class _ObjectPlan:
             replicated.append({"name": plan.part, "replicas": 1, "template": template})
         restarts = max(0 if plan.restarts_alone else plan.role.max_retries for plan in self.roles)
         policy: dict[str, Any] = {"maxRestarts": restarts}
-        if restarts and (self.opts.final_exit_codes or self.opts.retry):
+        if restarts and (self.opts.retry or any(plan.final_codes for plan in self.roles)):
             reasons = ["PodFailurePolicy"]
             rule = {"name": "finalExitCodes", "action": "FailJobSet", "onJobFailureReasons": reasons}
             policy["rules"] = [rule]
@@ -504,6 +510,7 @@ class _ObjectPlan:
             "maxRetry": max(role.max_retries for role in roles) + 1,
             "plugins": {"svc": ["--publish-not-ready-addresses"], "env": []},
             "policies": [
+                *(_LOST_RACE if any(plan.is_in_race for plan in self.roles) else ()),
                 {"event": "PodEvicted", "action": "RestartJob"},
                 {"event": "PodFailed", "action": "RestartJob" if restarts_all else "TerminateJob"},
             ],
@@ -527,7 +534,8 @@ class _ObjectPlan:
         }
         if role.retry_policy is RetryPolicy.REPLICA and role.max_retries:  # a task is one replica
             task["maxRetry"] = role.max_retries + 1
-            task["policies"] = [{"event": "PodFailed", "action": "RestartTask"}]
+            lost = _LOST_RACE if plan.is_in_race else []
+            task["policies"] = [*lost, {"event": "PodFailed", "action": "RestartTask"}]
         return task
 
 

@@ -70,6 +70,7 @@ class KubernetesScheduler(DockerWorkspaceMixin, Scheduler[KubernetesOpts]):
     """
 
     capabilities = Capabilities(
+        races=True,
         results_by_log=True,
         notifies=True,
         ships_by_default=True,

@@ -54,6 +54,7 @@ class RayScheduler(Scheduler[RayOpts]):
     """Runs jobs on a Ray cluster. See ``docs/schedulers/ray.md``."""
 
     capabilities = Capabilities(
+        races=True,
         results_by_log=True,
         pipes_streams=False,
         ships_by_default=True,

@@ -50,6 +50,7 @@ class SageMakerLocalScheduler(SupervisedScheduler[SageMakerLocalOpts]):
     """Runs SageMaker jobs on this machine. See ``docs/schedulers/sagemaker_local.md``."""
 
     capabilities = Capabilities(
+        races=True,
         notifies=True,
         is_local=True,
         ships_by_default=True,

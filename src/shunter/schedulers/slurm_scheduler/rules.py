@@ -183,7 +183,8 @@ def _partition_problem(name: str, found: Sequence[PartitionNodes], job: dict[str
 
 def smallest_change(found: Sequence[PartitionNodes], job: dict[str, Any]) -> str:
     """Return what a job that waits for nodes could start with now, in words; "" if nothing is idle for it."""
-    idle = [nodes for nodes in nodes_for(job, found) if nodes.state == "idle"]
+    # planned: idle, and reserved for a job that waits; Slurm soon plans the idle nodes for this one
+    idle = [nodes for nodes in nodes_for(job, found) if nodes.state in ("idle", "planned")]
     groups = job.get("nodes", ())
     if not idle or len(groups) != 1:
         return ""

@@ -69,7 +69,8 @@ class ProcessPlan:
             which this one was submitted; None without a queue.
         own_directories: of a sweep, the ``template`` of the points' directories, the directory whose
             neighbours they see (``beside``), and the ``names`` in which their paths end. See `own_directory`.
-        lease: path of the lease to take before the first start, and the ``handle`` to put in; None without.
+        lease: ``place`` of the lease to take before the first start (a path, or the URLs of an object), and
+            the ``handle`` to put in; None without.
         network: the containers' network that is to be removed when the job has ended; "" without one.
     """
 

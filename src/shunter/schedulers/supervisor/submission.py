@@ -13,7 +13,7 @@ from shunter._toolkit import stack_dump
 from shunter.errors import BackendError
 from shunter.paths import make_private_dir, state_error, view_dir
 from shunter.redaction import Redactor
-from shunter.schedulers.supervisor import documents, outbox
+from shunter.schedulers.supervisor import documents, lease, outbox
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.start import StartingSupervisor
@@ -73,8 +73,9 @@ def submit(
     try:
         plan = make_plan()
         if info.lease:
-            make_private_dir(os.path.dirname(info.lease))
-            plan.lease = {"path": info.lease, "handle": _handle(info, job)}
+            if not lease.is_object(info.lease):
+                make_private_dir(os.path.dirname(info.lease))
+            plan.lease = {"place": info.lease, "handle": _handle(info, job)}
         problem = supervisor.run(plan.to_json())
         if problem:
             raise _not_started(job.name, problem)
@@ -122,7 +123,7 @@ def _document(info: AppDryRunInfo[Any], layout: Sequence[tuple[str, int, str]]) 
         "submitter": myself(),
         "submitted_from": machine(),
         "layout": layout,
-        **({"lease": info.lease} if info.lease else {}),
+        **({"lease": info.lease} if info.lease and not lease.is_object(info.lease) else {}),
     }
 
 

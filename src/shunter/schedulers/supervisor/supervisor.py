@@ -12,9 +12,10 @@ import os
 import resource
 import select
 import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -96,6 +97,7 @@ class Supervisor:
         self._is_continuing = False
         self._waits_for = ""
         self._has_begun = False
+        self._takes_lease = False
         self._restarting: set[str] = set()
         self._retries: RetryCounts | None = None
         self._hangs: HangWatch | None = None
@@ -178,28 +180,48 @@ class Supervisor:
         """Start what there is room for."""
         if self.stopping is not None:
             self._queue.groups.clear()
-        while group := self._queue.take():
-            if not self._has_begun:
-                if self.plan.lease is not None and not self._take_lease(**self.plan.lease):
-                    return
-                self._has_begun = True
-                self._limit_time()
-            for replica in group:
-                if not is_terminal(replica.state):
-                    self._start(replica)
+        while not self._takes_lease and (group := self._queue.take()):
+            if not self._has_begun and self.plan.lease is not None:
+                self._take_lease(group, **self.plan.lease)
+                return
+            self._start_group(group)
         if self._queue.waits_for != self._waits_for:
             self._waits_for, self._dirty = self._queue.waits_for, True
 
-    def _take_lease(self, path: str, handle: str) -> bool:
-        """Tell whether this job may run in its race; if not, stop it."""
-        try:
-            holder = lease.take(path, handle)
-        except OSError as error:
-            self._stop_all(reasons.NO_LEASE, f"{error.filename or path}: {error.strerror or error}")
-            return False
-        if holder != handle:
+    def _start_group(self, group: Sequence[Replica]) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._limit_time()
+        for replica in group:
+            if not is_terminal(replica.state):
+                self._start(replica)
+
+    def _take_lease(self, group: Sequence[Replica], place: str, handle: str) -> None:
+        """Have a thread take the lease of this job's race, which may take minutes; then start a group."""
+        self._takes_lease = True
+
+        def take() -> None:
+            holder = problem = ""
+            try:
+                holder = lease.take(place, handle)
+            except OSError as error:
+                problem = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            self.call_soon(lambda: self._may_begin(group, holder == handle, holder, problem))
+
+        threading.Thread(target=take, name="lease", daemon=True).start()
+
+    def _may_begin(self, group: Sequence[Replica], is_ours: bool, holder: str, problem: str) -> None:
+        """Start a group and what follows it, if this job has the lease; or else end the job."""
+        self._takes_lease = False
+        if self.stopping is not None:
+            return
+        if is_ours:
+            self._start_group(group)
+            self._start_more()
+        elif problem:
+            self._stop_all(reasons.NO_LEASE, problem)
+        else:
             self._lose(holder)
-        return holder == handle
 
     def _lose(self, holder: str) -> None:
         """End this job, since another one of its race has started; nobody is notified."""
@@ -587,7 +609,7 @@ class Supervisor:
     def _cancel(self) -> None:
         if self.plan.lease is not None and not self._has_begun:
             with suppress(OSError):
-                holder = lease.holder(self.plan.lease["path"])
+                holder = lease.holder(self.plan.lease["place"])
                 if holder not in ("", self.plan.lease["handle"]):
                     self._lose(holder)
         by = (self.job.asked("cancel") or {}).get("by", "")

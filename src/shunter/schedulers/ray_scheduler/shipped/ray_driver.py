@@ -23,7 +23,7 @@ TOOLKIT = "toolkit.pyz"
 if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(TOOLKIT))
 
-from shunter_toolkit import failure_class, retry_rule  # noqa: E402
+from shunter_toolkit import failure_class, race_lease, retry_rule  # noqa: E402
 
 STATE_MARK = "shunter-state "
 #: Seconds between two looks at other jobs, and at the room in the cluster.
@@ -427,6 +427,10 @@ class Driver:
         elif end["error"]:
             replica.end("FAILED", f"could not be started: {end['error']}")
             self.failed(replica, may_retry=False)
+        elif end["code"] == race_lease.LOST and race_lease.VARIABLE in replica.role["env"]:
+            replica.end("CANCELLED", "race lost")
+            self.plan.pop("notify", None)
+            self.stop_all("CANCELLED", "race lost")
         elif end["code"]:
             killed = SIGNALS.get(end["signal"], f"signal {end['signal']}")
             replica.end("FAILED", f"killed by {killed}" if end["signal"] else f"exit code {end['code']}")
