@@ -150,7 +150,9 @@ def command(code_dir: str, name: str, args: Sequence[str], env: Mapping[str, str
     line = argv(code_dir, name, args)
     refuse_nul(line, env)
     kind = kind_of(code_dir, name)
-    own_words = args if kind == TOOLKIT_MODULE else None
+    # the keeper of `shunter dev` is found by its command line, which a fork does not have
+    forked = kind == TOOLKIT_MODULE and list(args[:1]) != ["dev"]
+    own_words = args if forked else None
     return Command(line, env, code_dir, whole_group=kind == COMMAND, own_words=own_words)
 
 
