@@ -247,6 +247,15 @@ def test_restore_brings_the_best_code_back_and_loses_nothing(lab: Cli) -> None:
     assert "penalty = 2.0" in script.read_text()
 
 
+def test_another_directory_gets_the_code_before_it_has_experiments(lab: Cli, tmp_path: Path) -> None:
+    begin(lab)
+    started_in, lab.directory = lab.directory, tmp_path / "elsewhere"
+    lab.directory.mkdir()
+    assert f"Run the command in {started_in}" in change(lab, code=3).err
+    assert lab("lab", "restore", "tune").out == "wrote train.py\n"
+    assert change(lab, "--lr", "0.2")["outcome"] == "kept"
+
+
 def test_gpu_hours_are_shared_among_those_that_may_run() -> None:
     def experiment(number: int, outcome: str, seconds: float) -> Experiment:
         return Experiment(number, "", [], None, "", 2, 1800, 0, "", "", outcome=outcome, seconds=seconds)

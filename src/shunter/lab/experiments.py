@@ -124,11 +124,15 @@ def attempt(runner: Runner, name: str, note: str, arguments: Sequence[str] = ())
 
     Raises:
         BudgetSpentError: the rest of the budget does not suffice; nothing was submitted.
-        ConfigError: too many experiments run, or the baseline has not ended; nothing was submitted.
+        ConfigError: too many experiments run, the baseline has not ended, or the current directory has none
+            of the lab's files; nothing was submitted.
         ShunterError: the job cannot be submitted. It does not count.
     """
     if not note.strip():
         raise UsageError("say why you try this", hint=f'shunter lab try {name} "a higher rate" -- --lr 0.3')
+    lab = look(runner, name)
+    _check_place(lab, _base(lab))
+    share(lab, 0, time.time())  # before the directory is read, which may take long
     code = freeze()
     with lab_file.locked(name):
         lab = lab_file.read(name)
@@ -170,13 +174,27 @@ def freeze() -> str:
     return code.manifest.fingerprint
 
 
-def current_code() -> Snapshot:
+def current_code(*, may_be_empty: bool = False) -> Snapshot:
     """Return the code of the current directory.
 
     Raises:
-        WorkspaceError: it has no files, or is no project's directory.
+        WorkspaceError: it has no files and may not be empty, or is no project's directory.
     """
-    return snapshot(Workspace({os.getcwd(): ""}, implicit=True))
+    return snapshot(Workspace({os.getcwd(): ""}, implicit=True), may_be_empty=may_be_empty)
+
+
+def _check_place(lab: Lab, base: Experiment) -> None:
+    """Refuse a directory that has none of the files of an experiment's code.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    manifest = Store().manifest(base.fingerprint)
+    if manifest is not None and not any(os.path.lexists(entry.path) for entry in manifest.entries):
+        raise ConfigError(
+            f"{os.getcwd()} has none of the files of the lab {lab.name}",
+            hint=f"Run the command in {lab.directory}, where it was started, or in a copy of that.",
+        )
 
 
 # ---- the budget
