@@ -105,6 +105,8 @@ def test_arguments_build_on_the_best_and_a_failure_says_why(lab: Cli) -> None:
     assert "the rate is too high" in failed["reason"]
     again = change(lab)
     assert (again["outcome"], again["value"], again["base"]) == ("discarded", 0.7, 1)
+    assert again["command"] == "python ./train.py --lr 0.3"
+    assert f"It ran `{again['command']}` as the job" in lab("lab", "journal").out
     assert again["left"]["experiments"] == 8
 
 
@@ -120,7 +122,23 @@ def test_a_metric_that_nobody_prints_names_those_that_are_there(lab: Cli) -> Non
     ("words", "code", "message"),
     [
         (["lab", "start", "tune", "--budget", "3", "./train.py"], 2, "--best min:METRIC"),
-        (["lab", "start", "tune", "--best", "min:loss", "./train.py"], 2, "is not a budget"),
+        (
+            ["lab", "start", "tune", "--best", "min:loss", "./train.py"],
+            2,
+            "before the script what may be spent",
+        ),
+        (
+            ["lab", "start", "tune", "--best", "loss", "./train.py"],
+            2,
+            "Write --best min:loss or --best max:loss.",
+        ),
+        (
+            ["lab", "start", "tune", "--bets", "min:l", "./train.py"],
+            2,
+            "shunter lab start tune ./train.py --bets",
+        ),
+        (["lab", "trie", "tune", "why", "--", "--lr", "3"], 2, "trie is not an action"),
+        (["lab", "try", "a higher rate", "--", "--lr", "3"], 2, "the name of the lab, and why"),
         (
             ["lab", "start", "--best", "min:loss", "--budget", "3", "./train.py"],
             2,

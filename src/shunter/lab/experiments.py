@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -216,14 +217,15 @@ def _base(lab: Lab) -> Experiment:
         raise ConfigError(
             f"the baseline of {lab.name} failed, so there is nothing to compare with: "
             f"{lab.experiments[0].reason if lab.experiments else 'it was not submitted'}",
-            hint=f"Start it again: shunter lab start {lab.name} ...",
+            hint="When that is corrected, start it again: "
+            f"shunter lab start {lab.name} --best {lab.order}:METRIC --budget ... {lab.command}",
         )
     if len(lab.running) >= lab.parallel:
         job = lab.running[0].job
         raise ConfigError(
             f"{len(lab.running)} of at most {lab.parallel} experiments of {lab.name} run already: "
             f"{', '.join(f'{each.number} ({each.job})' for each in lab.running)}",
-            hint=f"Wait for one: shunter wait {job}; `shunter lab start --parallel N` allows more at a time.",
+            hint=f"Wait for one: shunter wait {job}. A lab started with --parallel N runs N at a time.",
         )
     return lab.best
 
@@ -266,6 +268,7 @@ def _reserve(
         reserved_at=time.time(),
         submitter=str(myself()),
         host=host_name(),
+        command=redactor.text("; ".join(shlex.join([role.entrypoint, *role.args]) for role in app.roles)),
     )
     lab.experiments.append(experiment)
     return experiment, info
@@ -291,7 +294,8 @@ def share(lab: Lab, gpus: int, now: float) -> float | None:
         held = f"; {reserved:.3g} GPU-hours are reserved for those that run" if reserved else ""
         raise BudgetSpentError(
             f"the budget of {lab.name} is spent: {lab.budget}; left: {left}{held}. Nothing was submitted",
-            hint=f"`shunter lab journal {lab.name}` shows what it was spent on.",
+            hint=f"`shunter lab restore {lab.name}` brings the best code back, and "
+            f"`shunter lab journal {lab.name}` shows what was found.",
         )
     return min(limits) if limits else None
 
