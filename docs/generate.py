@@ -183,7 +183,8 @@ def commands() -> Iterator[str]:
     yield from heading("Commands")
     yield "`shunter COMMAND --help` shows the same. Every command also takes `--debug` (show the traceback"
     yield "of an error) and `--log_level LEVEL`. Exit codes: 0 ok, 1 the job failed, 2 usage,"
-    yield "3 configuration, 4 backend, 5 no such job, 130 interrupted."
+    yield "3 configuration, 4 backend, 5 no such job, 6 a lab's budget is spent, 124 `wait --timeout`"
+    yield "expired, 130 interrupted."
     common = Parser("")
     add_common_options(common)
     known = {option for action in common._actions for option in action.option_strings}

@@ -105,6 +105,8 @@ def test_arguments_build_on_the_best_and_a_failure_says_why(lab: Cli) -> None:
     assert "the rate is too high" in failed["reason"]
     again = change(lab)
     assert (again["outcome"], again["value"], again["base"]) == ("discarded", 0.7, 1)
+    assert again["command"] == "python ./train.py --lr 0.3"
+    assert f"It ran `{again['command']}` as the job" in lab("lab", "journal").out
     assert again["left"]["experiments"] == 8
 
 
@@ -120,7 +122,23 @@ def test_a_metric_that_nobody_prints_names_those_that_are_there(lab: Cli) -> Non
     ("words", "code", "message"),
     [
         (["lab", "start", "tune", "--budget", "3", "./train.py"], 2, "--best min:METRIC"),
-        (["lab", "start", "tune", "--best", "min:loss", "./train.py"], 2, "is not a budget"),
+        (
+            ["lab", "start", "tune", "--best", "min:loss", "./train.py"],
+            2,
+            "before the script what may be spent",
+        ),
+        (
+            ["lab", "start", "tune", "--best", "loss", "./train.py"],
+            2,
+            "Write --best min:loss or --best max:loss.",
+        ),
+        (
+            ["lab", "start", "tune", "--bets", "min:l", "./train.py"],
+            2,
+            "shunter lab start tune ./train.py --bets",
+        ),
+        (["lab", "trie", "tune", "why", "--", "--lr", "3"], 2, "trie is not an action"),
+        (["lab", "try", "a higher rate", "--", "--lr", "3"], 2, "the name of the lab, and why"),
         (
             ["lab", "start", "--best", "min:loss", "--budget", "3", "./train.py"],
             2,
@@ -245,6 +263,15 @@ def test_restore_brings_the_best_code_back_and_loses_nothing(lab: Cli) -> None:
     assert script.read_text() == "half an idea"
     lab("lab", "restore", "tune", "1", "--force")
     assert "penalty = 2.0" in script.read_text()
+
+
+def test_another_directory_gets_the_code_before_it_has_experiments(lab: Cli, tmp_path: Path) -> None:
+    begin(lab)
+    started_in, lab.directory = lab.directory, tmp_path / "elsewhere"
+    lab.directory.mkdir()
+    assert f"Run the command in {started_in}" in change(lab, code=3).err
+    assert lab("lab", "restore", "tune").out == "wrote train.py\n"
+    assert change(lab, "--lr", "0.2")["outcome"] == "kept"
 
 
 def test_gpu_hours_are_shared_among_those_that_may_run() -> None:

@@ -304,7 +304,8 @@ def _help() -> str:
             "A job is named by its handle, the beginning of its id, or its name, which means",
             "the latest job of that name; - (or nothing) is the job submitted last.",
             "Exit codes: 0 ok, 1 the job failed, 2 usage, 3 configuration, 4 backend,",
-            "5 no such job, 130 interrupted. `shunter COMMAND --help` shows its options.",
+            "5 no such job, 6 a lab's budget is spent, 124 `wait --timeout` expired,",
+            "130 interrupted. `shunter COMMAND --help` shows its options.",
         ]
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -124,11 +125,15 @@ def attempt(runner: Runner, name: str, note: str, arguments: Sequence[str] = ())
 
     Raises:
         BudgetSpentError: the rest of the budget does not suffice; nothing was submitted.
-        ConfigError: too many experiments run, or the baseline has not ended; nothing was submitted.
+        ConfigError: too many experiments run, the baseline has not ended, or the current directory has none
+            of the lab's files; nothing was submitted.
         ShunterError: the job cannot be submitted. It does not count.
     """
     if not note.strip():
         raise UsageError("say why you try this", hint=f'shunter lab try {name} "a higher rate" -- --lr 0.3')
+    lab = look(runner, name)
+    _check_place(lab, _base(lab))
+    share(lab, 0, time.time())  # before the directory is read, which may take long
     code = freeze()
     with lab_file.locked(name):
         lab = lab_file.read(name)
@@ -170,13 +175,27 @@ def freeze() -> str:
     return code.manifest.fingerprint
 
 
-def current_code() -> Snapshot:
+def current_code(*, may_be_empty: bool = False) -> Snapshot:
     """Return the code of the current directory.
 
     Raises:
-        WorkspaceError: it has no files, or is no project's directory.
+        WorkspaceError: it has no files and may not be empty, or is no project's directory.
     """
-    return snapshot(Workspace({os.getcwd(): ""}, implicit=True))
+    return snapshot(Workspace({os.getcwd(): ""}, implicit=True), may_be_empty=may_be_empty)
+
+
+def _check_place(lab: Lab, base: Experiment) -> None:
+    """Refuse a directory that has none of the files of an experiment's code.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    manifest = Store().manifest(base.fingerprint)
+    if manifest is not None and not any(os.path.lexists(entry.path) for entry in manifest.entries):
+        raise ConfigError(
+            f"{os.getcwd()} has none of the files of the lab {lab.name}",
+            hint=f"Run the command in {lab.directory}, where it was started, or in a copy of that.",
+        )
 
 
 # ---- the budget
@@ -198,14 +217,15 @@ def _base(lab: Lab) -> Experiment:
         raise ConfigError(
             f"the baseline of {lab.name} failed, so there is nothing to compare with: "
             f"{lab.experiments[0].reason if lab.experiments else 'it was not submitted'}",
-            hint=f"Start it again: shunter lab start {lab.name} ...",
+            hint="When that is corrected, start it again: "
+            f"shunter lab start {lab.name} --best {lab.order}:METRIC --budget ... {lab.command}",
         )
     if len(lab.running) >= lab.parallel:
         job = lab.running[0].job
         raise ConfigError(
             f"{len(lab.running)} of at most {lab.parallel} experiments of {lab.name} run already: "
             f"{', '.join(f'{each.number} ({each.job})' for each in lab.running)}",
-            hint=f"Wait for one: shunter wait {job}; `shunter lab start --parallel N` allows more at a time.",
+            hint=f"Wait for one: shunter wait {job}. A lab started with --parallel N runs N at a time.",
         )
     return lab.best
 
@@ -248,6 +268,7 @@ def _reserve(
         reserved_at=time.time(),
         submitter=str(myself()),
         host=host_name(),
+        command=redactor.text("; ".join(shlex.join([role.entrypoint, *role.args]) for role in app.roles)),
     )
     lab.experiments.append(experiment)
     return experiment, info
@@ -273,7 +294,8 @@ def share(lab: Lab, gpus: int, now: float) -> float | None:
         held = f"; {reserved:.3g} GPU-hours are reserved for those that run" if reserved else ""
         raise BudgetSpentError(
             f"the budget of {lab.name} is spent: {lab.budget}; left: {left}{held}. Nothing was submitted",
-            hint=f"`shunter lab journal {lab.name}` shows what it was spent on.",
+            hint=f"`shunter lab restore {lab.name}` brings the best code back, and "
+            f"`shunter lab journal {lab.name}` shows what was found.",
         )
     return min(limits) if limits else None
 

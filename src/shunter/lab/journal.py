@@ -27,6 +27,7 @@ def lab_book(lab: Lab) -> Iterator[str]:
     if lab.best is not None:
         first = lab.experiments[BASELINE]
         yield f"Best: experiment {lab.best.number}, {value_text(lab.best)} (baseline {value_text(first)})."
+        yield f"It ran `{lab.best.command}` as the job `{lab.best.job}`."
     for experiment in lab.experiments:
         yield ""
         yield f"## {experiment.number}. {experiment.note}"
@@ -100,7 +101,7 @@ def experiment_json(experiment: Experiment) -> dict[str, Any]:
         change = experiment.value - experiment.before
     names = (
         "number", "note", "outcome", "value", "before", "reason", "arguments", "changes", "base",
-        "seconds", "gpu_hours", "limit", "fingerprint",
+        "seconds", "gpu_hours", "limit", "fingerprint", "command",
     )  # fmt: skip
     return {name: getattr(experiment, name) for name in names} | {
         "change": change,

@@ -50,6 +50,7 @@ class Experiment:
         seconds: how long it ran.
         reason: why it failed.
         changes: what differs from the code of its base, a line for each file.
+        command: what it runs, with all arguments, for people.
     """
 
     number: int
@@ -69,6 +70,7 @@ class Experiment:
     seconds: float = 0.0
     reason: str = ""
     changes: list[str] = field(default_factory=list)
+    command: str = ""
 
     @property
     def job(self) -> str:

@@ -53,7 +53,7 @@ def restore(name: str, target: str = "", *, force: bool = False) -> Restored:
     """
     lab, store = lab_file.read(name), Store()
     wanted = kept_snapshot(_fingerprint(lab, target), store).manifest
-    current = current_code()
+    current = current_code(may_be_empty=True)
     there = current.manifest.by_path
     known = _known(lab, store)
     result = Restored(wanted.fingerprint)

@@ -74,15 +74,17 @@ class Snapshot:
             raise WorkspaceChangedError(path) from error
 
 
-def snapshot(workspace: Workspace) -> Snapshot:
+def snapshot(workspace: Workspace, *, may_be_empty: bool = False) -> Snapshot:
     """Select and hash the files of a workspace; for a frozen one, return the stored snapshot.
 
     Args:
         workspace: its projects. One that was not asked for (``implicit``) must look like a project.
+        may_be_empty: whether it may have no files.
 
     Raises:
         WorkspaceError: a project is not a directory, an ignore file does not parse, two projects have the
-            same path, no file is left, or an implicit workspace is the home directory or very large.
+            same path, no file is left unless ``may_be_empty``, or an implicit workspace is the home directory
+            or very large.
     """
     if workspace.frozen:
         return kept_snapshot(workspace.frozen)
@@ -114,7 +116,7 @@ def snapshot(workspace: Workspace) -> Snapshot:
                 sources[entry.path] = f"{selection.root}/{entry.path[len(prefix) :]}"
         report.add(selection.report, prefix)
     report.problems.sort()
-    if not sources:
+    if not sources and not may_be_empty:
         raise _no_files(list(places), report)
     return Snapshot(Manifest(entries.values()), report, sources)
 

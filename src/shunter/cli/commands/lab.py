@@ -11,7 +11,7 @@ An experiment with a better value than the best before is kept, and the next one
 budget is a number of experiments (12), time (3h), GPU-hours (2gpu-hours), or several with commas; what does
 not fit is refused, and each job gets a time limit that fits the rest.
 
-Exit codes of try: 0 kept or discarded, 1 failed (it counts, too), 6 the budget is spent.
+Exit codes of try: 0 kept or discarded, 1 failed (it counts, too), 3 refused, 6 the budget is spent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shunter.cli.parser import (
 )
 from shunter.cli.requested_component import parse_component
 from shunter.cli.watching import StatusLines, wait_for_end
-from shunter.errors import EXIT_JOB_FAILED, EXIT_OK, ConfigError, UsageError
+from shunter.errors import EXIT_JOB_FAILED, EXIT_OK, ConfigError, UsageError, did_you_mean
 from shunter.lab import lab_file
 from shunter.lab.budget import Budget
 from shunter.lab.experiments import attempt, look, start
@@ -111,8 +111,13 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
         return parser.parse_arguments(argv)
     named = bool(argv) and argv[0] in ACTIONS
     action, words = (argv[0], argv[1:]) if named else ("status", argv)
+    if not named and words[1:] and not any(word.startswith("-") for word in words[:2]):
+        raise UsageError(
+            f"{words[0]} is not an action of `{parser.prog}`", hint=did_you_mean(words[0], ACTIONS)
+        )
     own = Parser(f"{parser.prog} {action}", parser.description or "")
     if action == "start":
+        own.prog += f" {words[0]}" if words and not words[0].startswith("-") else ""
         _add_start_options(own)
         _add_detach_option(own)
         add_component_arguments(own)
@@ -123,9 +128,9 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
         args = parse_component(own, words if words[:1] in (["-h"], ["--help"]) else words[1:])
         args.name = words[0] if words else None
     else:
-        own.add_argument("name", nargs=None if action in ("try", "delete") else "?", metavar="NAME")
+        own.add_argument("name", nargs=None if action == "delete" else "?", metavar="NAME")
         if action == "try":
-            own.add_argument("note", metavar="WHY")
+            own.add_argument("note", nargs="?", metavar="WHY")
             _add_detach_option(own)
         elif action == "restore":
             own.add_argument("experiment", nargs="?", metavar="NUMBER")
@@ -134,6 +139,12 @@ def parse(parser: Parser, argv: list[str]) -> Namespace:
             add_json_option(own)
         add_common_options(own)
         args = parse_changes(own, words) if action == "try" else own.parse_arguments(words)
+        if action == "try" and args.note is None:
+            name = next(iter(lab_file.labs()), "tune")
+            raise UsageError(
+                "an experiment needs the name of the lab, and why you try it",
+                hint=f'Example: shunter lab try {name} "a higher rate learns faster" -- --lr 0.3',
+            )
     args.action, args.words = action, words
     return args
 
@@ -169,21 +180,39 @@ def _start(args: Namespace) -> int:
     if args.name in ACTIONS:
         raise UsageError(f"{args.name} is a word of `shunter lab`, and cannot be a lab's name")
     lab_file.check_name(args.name)
-    order, _, metric = (args.best or "").partition(":")
-    if order not in ("min", "max") or not metric:
-        raise UsageError(
-            "say by which metric experiments are compared: --best min:METRIC or max:METRIC",
-            hint=_start_of(args.name),
-        )
-    budget = Budget.of_texts(args.budget or [""])
+    goal = _goal(args)
+    if not args.budget:
+        raise UsageError("say before the script what may be spent: --budget", hint=_start_of(args.name))
+    budget = Budget.of_texts(args.budget)
     if any(word.partition("=")[0] == "--name" for word in args.before):
         raise UsageError(f"--name cannot be given: the jobs of a lab have its name, {args.name}")
     with requested_job(args) as (runner, request):
         if request.announcement:
             note(request.announcement)
         command = shlex.join([*([args.component] if args.component else []), *args.component_args])
-        lab = start(runner, request.submission, args.name, (order, metric), budget, args.parallel, command)
+        lab = start(runner, request.submission, args.name, goal, budget, args.parallel, command)
         return _follow(runner, lab, lab.experiments[BASELINE], args)
+
+
+def _goal(args: Namespace) -> tuple[str, str]:
+    """Return "min" or "max", and the metric.
+
+    Raises:
+        UsageError: --best is not given, or does not say both.
+    """
+    if not args.best:
+        raise UsageError(
+            "say before the script by which metric experiments are compared: --best min:METRIC",
+            hint=_start_of(args.name),
+        )
+    order, _, metric = args.best.partition(":")
+    if order not in ("min", "max") or not metric:
+        name = args.best.rpartition(":")[2] or "METRIC"
+        raise UsageError(
+            f"--best {args.best} is neither min:METRIC nor max:METRIC",
+            hint=f"Write --best min:{name} or --best max:{name}.",
+        )
+    return order, metric
 
 
 def _follow(runner: Runner, lab: Lab, experiment: Experiment, args: Namespace) -> int:
@@ -218,7 +247,9 @@ def _outcome(lab: Lab, experiment: Experiment) -> Iterator[str]:
     name = "baseline" if experiment.number == BASELINE else f"experiment {experiment.number}"
     if experiment.outcome == FAILED:
         yield f"{name} failed: {clean(experiment.reason)}"
-        yield f"why: shunter why {experiment.job}"
+        yield f"why: shunter why {experiment.job}; its output: shunter log {experiment.job}"
+        if experiment.number == BASELINE:
+            yield f"when that is corrected, start {lab.name} again; this start does not count"
     else:
         yield f"{name} {experiment.outcome}: {lab.metric} {value_text(experiment)}{change_text(experiment)}"
     for change in changes_of(experiment):
@@ -248,6 +279,8 @@ def _status(lab: Lab) -> Iterator[str]:
     yield table(("#", "OUTCOME", lab.metric, "TIME", "JOB", "CHANGED", "WHY"), rows, sys.stdout)
     yield ""
     yield f"{lab.order}:{lab.metric} of {clean(lab.command)} on {lab.scheduler}; * is the best"
+    if lab.best is not None:
+        yield f"best: experiment {lab.best.number}, {clean(lab.best.command)}"
     yield f"budget: {lab.budget}; left: {lab.left()}"
 
 
