@@ -61,6 +61,8 @@ _OTHER_NAMES: dict[str, dict[str, str]] = {
     "specs": {
         **_SPECS,
         "shunter.compat.specs.builders": "materialize_appdef",
+        "shunter.compat.specs.capabilities": "CapabilityKey",
+        "shunter.compat.specs.metadata_keys": "NA TORCHX_CONTEXT_NAME app_metadata",
         "shunter.compat.specs.named_resources_aws": "AWS_NAMED_RESOURCES CUSTOM_NAMED_RESOURCES "
         "GENERIC_NAMED_RESOURCES",
         "shunter.specs.named_resources_generic": "GiB",
