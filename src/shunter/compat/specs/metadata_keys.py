@@ -1,9 +1,10 @@
-"""Keys of a job's metadata that TorchX's tools read (``torchx.specs.metadata_keys``)."""
+"""Keys and values of a job's metadata that TorchX's tools read (``torchx.specs.metadata_keys``)."""
 
 from __future__ import annotations
 
 TORCHX_CONTEXT_NAME = "TORCHX_CONTEXT_NAME"
 NA = "<<NA>>"
+UNKNOWN = "<UNKNOWN>"
 
 
 class app_metadata:
