@@ -99,12 +99,13 @@ $(TORCHX)/bin/torchx:
 .PHONY: $(TORCHX)
 $(TORCHX): $(TORCHX)/bin/torchx
 
-# Hydra, for which hydra-shunter-launcher is.
+# Hydra, for which hydra-shunter-launcher is, and its launcher for submitit, without submitit: ours takes its place.
 HYDRA := .venv-hydra
 $(HYDRA)/bin/python:
 	$(PYTHON) -m venv $(HYDRA)
-	$(HYDRA)/bin/python -m pip install --quiet --disable-pip-version-check 'hydra-core==1.3.8' psutil || \
-	  { rm -rf $(HYDRA); exit 1; }
+	{ $(HYDRA)/bin/python -m pip install --quiet --disable-pip-version-check 'hydra-core==1.3.8' cloudpickle psutil && \
+	  $(HYDRA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  'hydra-submitit-launcher==1.2.0'; } || { rm -rf $(HYDRA); exit 1; }
 .PHONY: $(HYDRA)
 $(HYDRA): $(HYDRA)/bin/python
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,20 @@ def test_a_workspace_is_merged_into_a_folder(tmp_path) -> None:
     (tmp_path / "a" / "sub" / "one").write_text("1")
     specs.Workspace({str(tmp_path / "a"): "there"}).merge_into(str(tmp_path / "out"))
     assert (tmp_path / "out" / "there" / "sub" / "one").read_text() == "1"
+
+
+def test_keys_of_capabilities_and_metadata() -> None:
+    bandwidth: Any = specs.CapabilityKey("aws", "bandwidth", int)
+    resource = specs.Resource(cpu=1, gpu=0, memMB=1)
+    assert bandwidth.get(resource) is None
+    bandwidth.set(resource, 400)
+    assert (resource.capabilities, bandwidth.get(resource)) == ({"aws.bandwidth": 400}, 400)
+    for wrong, kind in (("400", "str"), (True, "bool")):
+        resource.capabilities["aws.bandwidth"] = wrong
+        with pytest.raises(TypeError, match=f"aws.bandwidth: expected `int`, got `{kind}`"):
+            bandwidth.get(resource)
+    found = (specs.TORCHX_CONTEXT_NAME, specs.NA, specs.UNKNOWN, specs.app_metadata.CONTEXT)
+    assert found == ("TORCHX_CONTEXT_NAME", "<<NA>>", "<UNKNOWN>", "torchx/context")
 
 
 class _Options(torchx.schedulers.api.StructuredOpts):

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -313,6 +314,15 @@ def test_slurm(on_slurm):
     assert several.task(3).stdout() == "rank 3\n"
     with pytest.raises(ValueError, match="between 0 and 3"):
         several.task(4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)  # Slurm counts whole minutes
+def test_a_time_limit_on_slurm(on_slurm):
+    on_slurm.update_parameters(timeout_min=1, slurm_signal_delay_s=5, mem_gb=0.1)
+    job = on_slurm.submit(time.sleep, 300)
+    assert "time limit" in str(job.exception())
+    assert job.state == "TIMEOUT"
 
 
 class WithoutInit(submitit.helpers.Checkpointable):

@@ -36,6 +36,9 @@ def test_overlays_by_kind() -> None:
     app = AppDef("a", [], metadata={"s": {"JobSpec": {"x": 1}, "JobConfig": {"y": 2}}})
     assert get_overlay(app, "s", "JobConfig") == {"y": 2}
     assert get_overlay(app, "s", "V1Pod") == {}
+    app.metadata["s"] = {"spec": {"x": 1}, "apiVersion": "v1"}  # as before there were kinds
+    assert get_overlay(app, "s", "V1Pod") == app.metadata["s"]
+    assert get_overlay(app, "s", "V1Pod", flat_fallback=False) == {}
     app.metadata["s"] = "left over"
     set_overlay(app, "s", "V1Pod", {"x": 1})
     assert app.metadata["s"] == {"V1Pod": {"x": 1}}

@@ -346,4 +346,7 @@ def test_the_registry_lists_plugins_and_those_that_cannot_be_used(namespace: Any
     assert {"name": "pods", "module": "torchx_plugins.schedulers.cloud.pods"} in document["scheduler"]
     (error,) = document["errors"]
     assert error["error"] == "RuntimeError: lost: no way"
+    namespace.clear()
+    (failed,) = namespace.load_errors(registries.PluginType.SCHEDULER)
+    assert (failed.error, namespace.load_errors(registries.PluginType.TRACKER)) == (error["error"], [])
     assert registries.registry() is registries.registry()

@@ -199,19 +199,6 @@ def test_hydra_without_the_library_or_the_directory(workplace: Path, monkeypatch
         get_component("utils.hydra").parse(["-cn", "job", "-cd", ".torchx", "a=1"])
 
 
-def test_hydra_with_the_library(workplace: Path) -> None:
-    pytest.importorskip("hydra")
-    (workplace / ".torchx").mkdir()
-    (workplace / ".torchx" / "job.yaml").write_text(
-        "_target_: shunter.specs.AppDef\nname: a\nroles:\n- _target_: shunter.specs.Role\n"
-        "  name: r\n  image: i\n  num_replicas: 1\n"
-    )
-    app = get_component("utils.hydra").parse(["-cn", "job", "name=b", "roles.0.num_replicas=2"])
-    assert app == AppDef("b", [Role("r", "i", num_replicas=2)])
-    with pytest.raises(ConfigError, match="nothing"):
-        utils.hydra(config_name="nothing")
-
-
 # ---- dist
 
 

@@ -33,6 +33,7 @@ def test_generic_names(name: str, cpu: int, gpu: int, memory: int) -> None:
         ("t3.medium", 2, 0, 3932, {}),
         ("p3.2xlarge", 8, 1, 59963, {}),
         ("p5.48xlarge", 192, 8, 2013184, {EFA_DEVICE: 32}),
+        ("c5.18xlarge", 72, 0, 139586, {}),
         ("g4dn.8xlarge", 32, 1, 125824, {EFA_DEVICE: 1}),
         ("trn1.32xlarge", 128, 0, 503296, {EFA_DEVICE: 8, NEURON_DEVICE: 16}),
         ("inf2.24xlarge", 96, 0, 377472, {NEURON_DEVICE: 6}),

@@ -39,7 +39,7 @@ def test_outside_of_jobs_nothing_is_noted() -> None:
     run = app_run_from_env()
     assert (run.id, run.job_id(), list(run.backends)) == ("<UNDEFINED>", "<UNDEFINED>", [])
     run.add_metadata(loss=1)
-    assert (list(run.sources()), list(run.children())) == ([], [])
+    assert (run.sources(), list(run.children())) == ([], [])
 
 
 def test_in_a_job_everything_goes_to_every_tracker(in_job: Path) -> None:

@@ -39,7 +39,7 @@ _SCHEDULERS_API = {
     "shunter.compat.schedulers.structured_opts": "StructuredOpts",
     "shunter.schedulers.lines": "split_lines split_lines_iterator",
 }
-_SPECS = {"shunter.compat.specs.status": "AppStatus"}
+_SPECS = {"shunter.compat.specs.status": "AppStatus", "shunter.compat.specs.metadata_keys": "UNKNOWN"}
 
 #: Names that are not those of the modules that stand for TorchX's: ``name=new`` where it is called otherwise.
 _OTHER_NAMES: dict[str, dict[str, str]] = {
@@ -61,6 +61,8 @@ _OTHER_NAMES: dict[str, dict[str, str]] = {
     "specs": {
         **_SPECS,
         "shunter.compat.specs.builders": "materialize_appdef",
+        "shunter.compat.specs.capabilities": "CapabilityKey",
+        "shunter.compat.specs.metadata_keys": "NA TORCHX_CONTEXT_NAME UNKNOWN app_metadata",
         "shunter.compat.specs.named_resources_aws": "AWS_NAMED_RESOURCES CUSTOM_NAMED_RESOURCES "
         "GENERIC_NAMED_RESOURCES",
         "shunter.specs.named_resources_generic": "GiB",

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
 from importlib import import_module
 from shlex import quote
 from typing import Annotated
 
+from shunter import torchx_alias
 from shunter._toolkit import script_command
 from shunter.components import train
 from shunter.errors import ComponentArgumentError, ConfigError
-from shunter.specs.app import NO_IMAGE, AppDef, Role
+from shunter.specs.app import NO_IMAGE, AppDef, Role, macros
 from shunter.specs.durations import parse_duration
 from shunter.specs.mounts import parse_mounts
 from shunter.specs.resource_catalog import resource
 from shunter.specs.resources import Resource
 from shunter.specs.training import PROGRAM_KEY, program_arguments
+from shunter.specs.translation import our_app
 
 
 def _program_role(name: str, image: str, program: str, *args: str) -> Role:
@@ -325,10 +329,12 @@ def hydra(
     config_name: Annotated[str, "-cn"],
     config_dir: Annotated[str, "-cd"] = ".torchx",
 ) -> AppDef:
-    """Make a job from a Hydra configuration that instantiates an AppDef. Needs hydra-core.
+    """Make a job from a Hydra configuration whose key ``app``, or which itself, instantiates an AppDef.
+
+    Needs hydra-core. What only the job knows is written ``${torchx.app_id:}``, and likewise for each macro.
 
     Args:
-        overrides: Hydra overrides, such as roles.0.num_replicas=2
+        overrides: Hydra overrides, such as app.roles.0.num_replicas=2
         config_name: name of the configuration (the file, without .yaml)
         config_dir: directory of the configurations
     """
@@ -337,11 +343,11 @@ def hydra(
         raise ConfigError(
             f"utils.hydra: there is no directory {directory}", hint="Name it with --config-dir."
         )
-    app = _compose(directory, config_name, overrides)
+    app = our_app(_compose(directory, config_name, overrides))
     if not isinstance(app, AppDef):
         raise ConfigError(
             f"utils.hydra: {config_name} in {directory} makes a {type(app).__name__}, not an AppDef",
-            hint="Its first line is: _target_: shunter.specs.AppDef",
+            hint="Below its key app stands: _target_: shunter.specs.AppDef",
         )
     return app
 
@@ -351,6 +357,7 @@ def _compose(directory: str, config_name: str, overrides: Sequence[str]) -> obje
         hydra_module = import_module("hydra")
         hydra_error = import_module("hydra.errors").HydraException
         instantiate = import_module("hydra.utils").instantiate
+        resolvers = import_module("omegaconf").OmegaConf
     except ImportError:
         raise ConfigError(
             "utils.hydra needs the package hydra-core, which is not installed",
@@ -359,7 +366,11 @@ def _compose(directory: str, config_name: str, overrides: Sequence[str]) -> obje
     try:
         with hydra_module.initialize_config_dir(config_dir=directory, version_base=None):
             config = hydra_module.compose(config_name=config_name, overrides=list(overrides))
-        app: object = instantiate(config, _convert_="all")
+        for macro in fields(macros.Values):
+            escaped = "\\" + getattr(macros, macro.name)  # no reference to a key of the configuration
+            resolvers.register_new_resolver(f"torchx.{macro.name}", partial(str, escaped), replace=True)
+        torchx_alias.install()  # which the configuration names, maybe
+        app: object = instantiate(config.get("app", config), _convert_="all")
     except hydra_error as error:
         raise ConfigError(f"utils.hydra: {config_name} in {directory}: {error}") from error
     return app

@@ -38,7 +38,7 @@ _TYPES: dict[str, tuple[int, int, int, int, int]] = {
     "m5d.16xlarge": (64, 0, 256, 0, 0),
     "m5d.24xlarge": (96, 0, 384, 0, 0),
     "m5d.metal": (96, 0, 384, 0, 0),
-    "c5.18xlarge": (72, 0, 144, 0, 0),
+    "c5.18xlarge": (72, 0, 142, 0, 0),  # AWS advertises 144; this is TorchX's figure
     "c7i.8xlarge": (32, 0, 64, 0, 0),
     "c7i.24xlarge": (96, 0, 192, 0, 0),
     "r5.8xlarge": (32, 0, 256, 0, 0),
@@ -56,7 +56,7 @@ _TYPES: dict[str, tuple[int, int, int, int, int]] = {
     "p5en.48xlarge": (192, 8, 2048, 16, 0),
     "p6-b200.48xlarge": (192, 8, 2048, 8, 0),
     "p6-b300.48xlarge": (192, 8, 4096, 16, 0),
-    "p6e-gb200.36xlarge": (144, 4, 960, 17, 0),
+    "p6e-gb200.36xlarge": (144, 4, 960, 16, 0),
     "g4dn.xlarge": (4, 1, 16, 0, 0),
     "g4dn.2xlarge": (8, 1, 32, 0, 0),
     "g4dn.4xlarge": (16, 1, 64, 0, 0),

@@ -69,6 +69,11 @@ class PluginRegistry:
         """The plugins that cannot be used, of the kinds that were requested."""
         return list(self._errors)
 
+    def load_errors(self, plugin_type: PluginType | None = None) -> builtins.list[RegistrationError]:
+        """Return the plugins of a kind, or of all kinds, that cannot be used."""
+        self.info(plugin_type)
+        return [error for error in self._errors if plugin_type in (None, error.plugin_type)]
+
     def clear(self) -> None:
         """Forget what was found."""
         self._found.clear()

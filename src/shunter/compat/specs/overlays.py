@@ -28,10 +28,19 @@ def set_overlay(target: Any, namespace: str, kind: str, overlay: dict[str, Any])
     _add(target.metadata[namespace].setdefault(kind, {}), overlay)
 
 
-def get_overlay(target: Any, namespace: str, kind: str) -> dict[str, Any]:
-    """Return a copy of the overlay that `set_overlay` keeps; {} without one."""
+def get_overlay(target: Any, namespace: str, kind: str, *, flat_fallback: bool = True) -> dict[str, Any]:
+    """Return a copy of the overlay that `set_overlay` keeps; {} without one.
+
+    Args:
+        target, namespace, kind: as for `set_overlay`.
+        flat_fallback: whether metadata without kinds, ``{"spec": {...}}``, counts as the overlay.
+    """
     kinds = target.metadata.get(namespace)
-    return copy.deepcopy(kinds.get(kind, {})) if isinstance(kinds, dict) else {}
+    if not isinstance(kinds, dict):
+        return {}
+    has_kinds = len(kinds) > 1 and all(isinstance(overlay, dict) for overlay in kinds.values())
+    is_flat = flat_fallback and kind not in kinds and not has_kinds
+    return copy.deepcopy(kinds if is_flat else kinds.get(kind, {}))
 
 
 def apply_overlay(base: dict[str, Any], overlay: dict[str, Any]) -> None:

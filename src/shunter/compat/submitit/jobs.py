@@ -19,7 +19,7 @@ from shunter.functions.call_results import CallResults, RemoteTraceback
 from shunter.functions.debugging import called_here
 from shunter.functions.futures import JobFuture, futures
 from shunter.functions.packing import Call
-from shunter.functions.submitted_job import call_results, state_of_call
+from shunter.functions.submitted_job import JobFailedError, call_results, state_of_call
 from shunter.runner import get_runner
 from shunter.schedulers.api import LogQuery, Stream
 from shunter.specs.handles import parse_app_handle
@@ -36,6 +36,8 @@ _STATES = {
     AppState.UNKNOWN: "UNKNOWN",
     AppState.UNREACHABLE: "UNKNOWN",
 }
+#: Causes of failures, likewise.
+_FAILURES = {"timeout": "TIMEOUT", "out_of_memory": "OUT_OF_MEMORY", "node_lost": "NODE_FAIL"}
 
 
 class Job(Generic[R]):
@@ -253,6 +255,15 @@ class Job(Generic[R]):
 
 class SlurmJob(Job[R]):
     """A job on Slurm."""
+
+    @property
+    def state(self) -> str:
+        """Its state now, in Slurm's words; also TIMEOUT, OUT_OF_MEMORY and NODE_FAIL."""
+        state = super().state
+        error = self._future.exception() if state == "FAILED" and self.done() else None
+        explanation = error.explanation if isinstance(error, JobFailedError) else None
+        failure = explanation and explanation.failure
+        return _FAILURES.get(failure.cause.name, state) if failure else state
 
 
 class LocalJob(Job[R]):

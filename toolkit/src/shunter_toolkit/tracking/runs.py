@@ -149,11 +149,13 @@ class AppRun:
         for backend in self.backends:
             backend.add_source(self.id, source_id, artifact_name)
 
-    def sources(self) -> Iterable[AppRunTrackableSource]:
+    def sources(self) -> list[AppRunTrackableSource]:
         """Return what this run builds on, as every tracker knows it."""
-        for backend in self.backends:
-            for source in backend.sources(self.id):
-                yield AppRunTrackableSource(AppRun(source.source_run_id, [backend]), source.artifact_name)
+        return [
+            AppRunTrackableSource(AppRun(source.source_run_id, [backend]), source.artifact_name)
+            for backend in self.backends
+            for source in backend.sources(self.id)
+        ]
 
     def children(self) -> Iterable[AppRun]:
         """Return the runs that build on this one, as every tracker knows them."""
