@@ -218,7 +218,7 @@ def _plain_script(path: str) -> Component:
 def _no_file(path: str) -> ComponentNotFoundException:
     if os.path.exists(path):
         kind = "a directory" if os.path.isdir(path) else "not a regular file"
-        return ComponentNotFoundException(f"{path} is {kind}")
+        return ComponentNotFoundException(f"{path} is {kind}", hint="Name a script, such as ./train.py.")
     directory = os.path.dirname(path)
     try:
         files = [os.path.join(directory, name) for name in os.listdir(directory or ".")]
@@ -226,7 +226,7 @@ def _no_file(path: str) -> ComponentNotFoundException:
         return ComponentFileNotFoundError(
             f"there is no file {path}", hint=f"The directory {directory} cannot be read: {error.strerror}."
         )
-    similar = did_you_mean(path, [shlex.quote(file) for file in files if file.endswith(".py")])
+    similar = did_you_mean(path, [shlex.quote(file) for file in files if file.endswith((".py", ".sh"))])
     return ComponentFileNotFoundError(f"{path} does not exist", hint=similar)
 
 
@@ -240,6 +240,8 @@ def _not_found(name: str) -> ComponentNotFoundException:
         hint += f" For the program, write: shunter run -- ./{name}"
     elif shutil.which(name):
         hint += f" For the program, write: shunter run -- {name}"
+    elif name.endswith(".sh"):
+        return _no_file(name)
     return ComponentNotFoundException(f"there is no component {name!r}", hint=hint)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from shunter._toolkit.log_end import without_prefix
 from shunter._toolkit.usage_log import without_usage
 from shunter.errors import StateStoreError, UnknownAppException
-from shunter.metric_search import MetricSearch, lines_of
+from shunter.metric_search import MetricSearch, lines_of, lines_with
 from shunter.metrics.json_lines import LONGEST_PREFIX, find_objects
 from shunter.metrics.result_files import ResultFiles
 from shunter.metrics.series import LOG, MetricTable, Series, select
@@ -269,13 +269,12 @@ class MetricReader:
         moment = time_ns / 1e9 if time_ns else math.nan
         found: list[tuple[int, str, MetricTable, str, float, float | None]] = []
         self._limit_search(len(data))
-        if self.definitions or self._asked or self._is_searching:
-            for at, line in lines_of(data):
-                values = [(self._table, *pair) for pair in self._search.values(line)]
-                values += self._undeclared.values(line)
-                if values:
-                    rank, _ = without_prefix(line[:LONGEST_PREFIX])
-                    found += [(at, rank, *value, None) for value in values]
+        for at, line in self._lines_to_search(data):
+            values = [(self._table, *pair) for pair in self._search.values(line)]
+            values += self._undeclared.values(line)
+            if values:
+                rank, _ = without_prefix(line[:LONGEST_PREFIX])
+                found += [(at, rank, *value, None) for value in values]
         for at, rank, at_step, numbers in find_objects(data.replace(b"\r", b"\n")):
             found += [(at, rank, self._table, name, value, at_step) for name, value in numbers.items()]
             self._undeclared.discovers = self._is_searching = False
@@ -289,14 +288,21 @@ class MetricReader:
             table.add(name, place, value, step, moment, rank=rank, source=LOG)
         return bool(found) or is_new
 
+    def _lines_to_search(self, data: bytes) -> Iterator[tuple[int, str]]:
+        declared = self._search.names
+        if self._is_searching or declared is None:
+            return lines_of(data)
+        return lines_with([*declared, *self._undeclared.names], data)
+
     def _limit_search(self, size: int) -> None:
-        """Look for metrics that nobody has named in `MOST_SEARCHED` bytes of the logs only: it takes long."""
+        """Look for more metrics that nobody has named in `MOST_SEARCHED` bytes only: it takes long."""
         self._searched_bytes += size
         if self._is_searching and self._searched_bytes > MOST_SEARCHED:
             self._is_searching = False
+            self._undeclared.narrow()
             self._problems[
                 f"metrics that nobody has declared were looked for in the first {MOST_SEARCHED >> 20} MiB of "
-                "the log only; name those that are to be found in all of it"
+                "the log; those found there are read in all of it, and others if they are named"
             ] = None
 
 

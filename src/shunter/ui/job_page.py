@@ -32,7 +32,6 @@ from shunter.ui.html_parts import (
     url,
     verbatim,
 )
-from shunter.ui.jobs_page import arguments_of
 from shunter.ui.log_html import as_html
 from shunter.ui.log_parts import SearchResult
 from shunter.why.comparison import Comparison, FileChange
@@ -600,7 +599,7 @@ def compare_form(handle: str, others: Sequence[JobRecord]) -> h.Element:
         h.datalist("#others")[
             [
                 h.option(value=other.handle)[
-                    clean(f"{other.name} {other.state.name}: {arguments_of(other)}"[:120])
+                    clean(f"{other.name} {other.state.name}: {other.arguments}"[:120])
                 ]
                 for other in others
             ]
