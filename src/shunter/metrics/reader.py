@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -113,6 +114,7 @@ class MetricReader:
         self._discovers = discovers and not self.definitions
         self._forget_values()
         self._blocks: queue.Queue[LogBlock | Exception | None] | None = None
+        self._unread: Iterator[LogBlock] | None = None
         self._replicas: list[tuple[str, int]] = []
         self._problems: dict[str, None] = {}
         self.is_over = False
@@ -140,6 +142,11 @@ class MetricReader:
         self._usage = UsageMetrics()
 
     @property
+    def is_reading(self) -> bool:
+        """Whether the last update has stopped before the end of what is there."""
+        return self._unread is not None
+
+    @property
     def problems(self) -> list[str]:
         """Why metrics are not complete, in words."""
         own = list(self._problems)
@@ -151,11 +158,12 @@ class MetricReader:
             own.append(f"only the first {MetricTable.MOST_SERIES} series are kept")
         return own
 
-    def update(self, timeout: float = 0.0) -> bool:
+    def update(self, timeout: float = 0.0, most_seconds: float = math.inf) -> bool:
         """Read what is new; returns whether anything was.
 
         Args:
             timeout: how many seconds to wait for the next line where the log is followed by a thread.
+            most_seconds: after how many seconds to stop; the next call goes on from there.
 
         Raises:
             UnknownAppException: there is no such job.
@@ -169,12 +177,17 @@ class MetricReader:
             raise UnknownAppException(f"there is no job {self.handle}")
         ended = self.status is None or is_terminal(self.status.state) or self.status.state == AppState.UNKNOWN
         is_new = False
-        for block in self._new_blocks(ended, timeout):
+        blocks, self._unread = self._unread or self._new_blocks(ended, timeout), None
+        deadline = time.monotonic() + most_seconds
+        for block in blocks:
             is_new = self._read_block(block) or is_new
+            if time.monotonic() >= deadline:
+                self._unread = blocks
+                break
         for files in self._result_files():
             is_new = files.add_to(self._table) or is_new
         is_new = self._usage.add_to(self._table, self._samples()) or is_new
-        self.is_over = ended and self._blocks is None
+        self.is_over = ended and self._blocks is None and self._unread is None
         return is_new
 
     def read_ends(self, replicas: Sequence[tuple[str, int]], lines: int) -> None:

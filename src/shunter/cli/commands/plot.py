@@ -111,8 +111,7 @@ def _lines_of(runner: Runner, job: JobMetrics, name: str, is_only_job: bool) -> 
         known = ", ".join(list(metrics)[:20])
         hint = did_you_mean(name, metrics) or (f"It has {known}." if known else NO_METRICS)
         if runner.search(JobFilter(names=[name]), 1)[0]:
-            command = f"plot {next(iter(metrics))}" if metrics else "metrics"
-            hint = f"For the job {name}: shunter {command} {name}"
+            hint = f"For those of the job {name}: shunter metrics {name}"
         if is_only_job:
             raise UsageError(f"{job.handle} has no metric {name!r} so far", hint=hint)
         warn(f"{job.handle} has no metric {name!r} so far. {hint}")
