@@ -115,6 +115,19 @@ def test_large_logs_are_searched_in_part_for_other_metrics_than_those_at_their_b
     assert read(runner, handle, ["late"])["late"][0].count == 2
 
 
+def test_a_large_log_is_read_in_parts_and_each_line_once(runner):
+    handle = start(runner, "for k in range(100_000): print(f'loss {k / 1000}', 'x' * 90)")
+    runner.wait(handle)
+    with MetricReader(runner, handle, ["loss"], follow=True) as reader:
+        reader.update(most_seconds=0)
+        assert reader.is_reading
+        assert not reader.is_over
+        assert 0 < reader.by_name()["loss"][0].count < 100_000
+        while not reader.is_over:
+            reader.update(most_seconds=0)
+        assert reader.by_name()["loss"][0].count == 100_000
+
+
 def test_a_rerun_keeps_the_expressions(runner):
     handle = start(runner, SCRIPT, metrics={"acc": r"acc=(\S+)"})
     runner.wait(handle)

@@ -193,7 +193,7 @@ def job_of_words(
         try:
             if word is None:
                 if opts.get(name) is None:
-                    known = [*JOB_WORDS, *(option for option, _ in opts)]
+                    known = {*JOB_WORDS, *(option for option, _ in opts)}
                     raise InvalidRunConfigException(
                         f"{scheduler} has no option {name!r}", hint=did_you_mean(name, known)
                     )
