@@ -206,6 +206,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence with similar known names, or else with all of them, up to a limit."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if not near and len(name) > 2:  # p4d: aws_p4d.24xlarge
+        near = [known_name for known_name in names if name in known_name][:3]
     if near:
         return "Did you mean " + " or ".join(near) + "?"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""

@@ -7,7 +7,7 @@ its name and a regular expression; in dicts of metrics the expression is then em
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from shunter._toolkit import metric_shapes
 from shunter.errors import ConfigError, UsageError
@@ -110,6 +110,11 @@ class MetricSearch:
             except re.error:  # refused before; Java's dialect, which SageMaker reads, is not quite Python's
                 continue
 
+    @property
+    def names(self) -> list[str] | None:
+        """The names of which one is in each line that has a value; None if an expression decides."""
+        return None if self._given else [name for name, _ in self._named]
+
     def values(self, line: str) -> Iterator[tuple[str, float]]:
         """Yield the names and values of the metrics in a line."""
         for name, pattern in self._named:
@@ -145,6 +150,22 @@ class MetricSearch:
                     f"the regular expression {regex!r} of {name} reads {line[start:end]} of {match.group()}; "
                     f"`--metric {name}` without an expression reads all of it"
                 )
+
+
+def lines_with(names: Sequence[str], block: bytes) -> Iterator[tuple[int, str]]:
+    """Yield those lines of `lines_of` in which one of these names may have a value: much faster."""
+    first_words = {re.escape(word.encode()) for name in names for word in name.split()[:1]}
+    if not first_words:
+        return
+    pattern = re.compile(b"|".join(sorted(first_words)), re.IGNORECASE)
+    block = block.replace(b"\r", b"\n")
+    match = pattern.search(block)
+    while match:
+        start = block.rfind(b"\n", 0, match.start()) + 1
+        end = block.find(b"\n", match.end())
+        end = len(block) if end < 0 else end
+        yield start, block[start:end].decode("utf-8", "replace")
+        match = pattern.search(block, end)
 
 
 def lines_of(block: bytes) -> Iterator[tuple[int, str]]:

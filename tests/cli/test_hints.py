@@ -30,6 +30,13 @@ CASES = [
     ("python train.py", "run python train.py"),
     ("run true", "run -- true"),
     ("run train.script train.py", "run train.py"),
+    ("run bash -c 'echo $A; exit 0'", "run -- bash -c 'echo $A; exit 0'"),
+    ("run --env A=1 bash -c 'echo $A'", "run --env A=1 -- bash -c 'echo $A'"),
+    ("run nothere.sh", "run train.py"),
+    ("run ./data", "run ./train.py"),
+    ("run train.py:main", None),
+    ("run functions.add --a 1", "run functions.py:add --a 1"),
+    ("run functions.py:ad --a 1", "run functions.py:add --a 1"),
     ("run", "run utils.echo --msg hello"),
     ("run --image ./train.py", None),
     ("init trian.py --dry-run", "init train.py --dry-run"),
@@ -38,6 +45,9 @@ CASES = [
     ("sttaus hello", "status hello"),
     ("lgo hello", "log hello"),
     ("lits", "list"),
+    ("list --sort time", None),
+    ("plot fit", "metrics fit"),
+    ("gc --older 3d", "gc --older-than 3d"),
     ("exec hello ls", None),
     # ---- options at the wrong place, or misspelt
     ("run --lr 1 ./train.py", "run ./train.py --lr 1"),
@@ -47,6 +57,9 @@ CASES = [
     ("sweep ./train.py --lr 1,2 --dryrun", "sweep --dryrun ./train.py --lr 1,2"),
     ("run --gpus 0 ./train.py", "run --gpu 0 ./train.py"),
     ("run --memory 1G ./train.py", "run --mem 1G ./train.py"),
+    ("run --cores 1 ./train.py", "run --cpu 1 ./train.py"),
+    ("run --ram 1G ./train.py", "run --mem 1G ./train.py"),
+    ("run --follow ./train.py", "run --log ./train.py"),
     ("run --enviroment none ./train.py", "run --environment none ./train.py"),
     ("run utils.echo --mgs hi", "run utils.echo --msg hi"),
     ("run util.echo --msg hi", "run utils.echo --msg hi"),
@@ -74,6 +87,14 @@ CASES = [
     ("run -s loacl utils.echo", "run -s local utils.echo"),
     ("runopts slrum", "runopts slurm"),
     ("schedulers slrum", "schedulers slurm"),
+    (
+        "run --dryrun --partition gpu ./train.py --lr 1",
+        "run --dryrun -s slurm -cfg partition=gpu ./train.py --lr 1",
+    ),
+    (
+        "run --dryrun -s sge --queue=all.q ./train.py",
+        "run --dryrun -s sge -cfg queue=all.q ./train.py",
+    ),
     ("run -s docker --dryrun ./train.py", "run -s docker --image python:3.12 --dryrun ./train.py"),
     # ---- jobs
     ("status helo", "status hello"),
@@ -94,6 +115,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     base = tmp_path_factory.mktemp("hints")
     directory = base / "work"
     (directory / "data").mkdir(parents=True)
+    (directory / "functions.py").write_text("def add(a: int, b: int = 2) -> int:\n    return a + b\n")
     for name in ("train.py", "my script.py"):
         (directory / name).write_text(SCRIPT)
     cli = Cli(directory)

@@ -14,7 +14,7 @@ def test_a_table_of_jobs_the_latest_first(cli: Cli) -> None:
     second = cli.shell("exit 1")
     cli("wait", second, code=1)
     lines = cli("list").out.splitlines()
-    assert lines[0].split() == ["HANDLE", "STATE", "NAME", "SUBMITTED", "TIME"]
+    assert lines[0].split() == ["HANDLE", "STATE", "NAME", "SUBMITTED", "TIME", "ARGUMENTS"]
     assert [line.split()[0] for line in lines[1:]] == [second, first]
     assert [line.split()[1] for line in lines[1:]] == ["FAILED", "SUCCEEDED"]
     assert len({line.index("SUCC" if "SUCC" in line else "FAILED") for line in lines[1:]}) == 1
@@ -25,6 +25,20 @@ def test_nothing_to_list(cli: Cli) -> None:
     assert (result.out, result.err) == ("", "no jobs yet\n")
     assert cli("list", "--json").json == []
     assert cli("list", "--name", "x").err == "no such jobs\n"
+
+
+def test_arguments_tell_jobs_apart(cli: Cli) -> None:
+    for text in ("one", "two " * 50):
+        cli("run", "--wait", "utils.echo", "--msg", text)
+    assert [row["arguments"] for row in cli("list", "--json").json] == [f"--msg '{'two ' * 50}'", "--msg one"]
+    sized = ["/bin/sh", "-c", 'stty cols 80 rows 24; exec "$@"', "sh", *cli.command("list", "-n", "2")]
+    shown = Terminal(sized, cli.directory, {**cli.environ, "NO_COLOR": "1"})
+    assert shown.finish() == 0
+    lines = shown.shown.decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].endswith("...")
+    assert "--msg 'two two" in lines[1]
+    assert lines[2].endswith("  --msg one")
 
 
 def test_filters(cli: Cli) -> None:

@@ -223,6 +223,8 @@ def test_what_cannot_be_called_is_refused_before_anything_is_submitted(
 def test_options_are_checked_when_the_executor_is_made():
     with pytest.raises(InvalidRunConfigException, match="partion"):
         shunter.Executor("slurm", partion="gpu")
+    with pytest.raises(InvalidRunConfigException, match=r"(?s)'gpus'.*Did you mean gpu"):
+        shunter.Executor("slurm", gpus=1)
 
 
 def test_an_array_that_is_too_large_is_refused(executor):

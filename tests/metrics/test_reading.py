@@ -98,15 +98,34 @@ def test_what_looks_like_metrics_if_there_are_no_others(runner, script, names):
         assert "loss" not in reader.by_name()
 
 
-def test_large_logs_are_searched_in_part_for_what_nobody_named(runner, monkeypatch):
+def test_large_logs_are_searched_in_part_for_other_metrics_than_those_at_their_beginning(runner, monkeypatch):
     monkeypatch.setattr(reader_module, "MOST_SEARCHED", 3_000_000)
-    handle = start(runner, "for k in range(50_000): print(f'loss {k / 1000}', 'x' * 90)")
+    handle = start(
+        runner,
+        "for k in range(50_000): print(f'loss {k / 1000}', 'x' * 90)\n"
+        "for k in (1, 2): print(f'late {k / 7}')",
+    )
     runner.wait(handle)
     with MetricReader(runner, handle, discovers=True) as reader:
         reader.update()
-        assert 0 < reader.by_name()["loss"][0].count < 50_000
-        assert "name those that are to be found in all of it" in reader.problems[0]
-    assert read(runner, handle, ["loss"])["loss"][0].count == 50_000
+        metrics = reader.by_name()
+        assert (metrics["loss"][0].count, metrics["loss"][0].last) == (50_000, 49.999)
+        assert "late" not in metrics
+        assert "others if they are named" in reader.problems[0]
+    assert read(runner, handle, ["late"])["late"][0].count == 2
+
+
+def test_a_large_log_is_read_in_parts_and_each_line_once(runner):
+    handle = start(runner, "for k in range(100_000): print(f'loss {k / 1000}', 'x' * 90)")
+    runner.wait(handle)
+    with MetricReader(runner, handle, ["loss"], follow=True) as reader:
+        reader.update(most_seconds=0)
+        assert reader.is_reading
+        assert not reader.is_over
+        assert 0 < reader.by_name()["loss"][0].count < 100_000
+        while not reader.is_over:
+            reader.update(most_seconds=0)
+        assert reader.by_name()["loss"][0].count == 100_000
 
 
 def test_a_rerun_keeps_the_expressions(runner):

@@ -80,7 +80,7 @@ def test_all_problems_are_reported_at_once() -> None:
         "option 'priority' (int): 'high' is not an integer",
         "option 'fast' (bool): 'maybe' must be true or false",
         "option 'tags' (list[str]): [0]: 1 is not of type str",
-        "option 'queue' (str) is required: the queue",
+        "option 'queue' (str) is required: the queue (-cfg queue=...)",
     ):
         assert text in message
     assert caught.value.cfg_key == "prioritty"

@@ -111,6 +111,12 @@ OTHER_NAMES = {
     "download": "fetch",
     "results": "fetch",
     "top": "metrics --watch",
+    "jobs": "list",
+    "show": "status",
+    "info": "status",
+    "tail": "log --follow",
+    "ssh": "exec",
+    "dashboard": "ui",
 }
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -220,7 +226,7 @@ def _dispatch(argv: list[str], options: GlobalOptions) -> int:
     if args.help or words == ["help"]:
         out(_help())
         return EXIT_OK
-    if args.version:
+    if args.version or words == ["version"]:
         out(f"shunter {__version__}")
         return EXIT_OK
     if not words:

@@ -28,6 +28,7 @@ from shunter.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     ComponentArgumentError,
+    ComponentNotFoundException,
     ConfigError,
     UnknownSchedulerException,
     UsageError,
@@ -441,6 +442,12 @@ def requested_job(args: Namespace) -> Iterator[tuple[Runner, JobRequest]]:
             chosen = None if args.scheduler else runner.config.command("run").get("scheduler")
             if chosen is not None:
                 error.message = f"{chosen.origin}: {error.message}"
+            raise
+        except ComponentNotFoundException as error:
+            if "shunter run -- " in error.hint:  # the program that it ends with gets its arguments
+                command = shlex.join([*args.prog.split(), *args.before])
+                hint = error.hint.replace("shunter run", command)
+                error.hint = f"{hint} {shlex.join(args.component_args)}".rstrip()
             raise
         except ComponentArgumentError as error:
             if error.exit_code == EXIT_OK:  # it is the component's help

@@ -20,6 +20,21 @@ from shunter.specs.durations import has_units, parse_duration
 
 #: A paragraph of examples, and what separates an example from its explanation.
 _EXAMPLE, _GAP = re.compile(r"(?m)^(\s|shunter )"), re.compile(r" {2,}")
+#: What other tools call these options.
+OTHER_OPTIONS = {
+    "--cores": "--cpu",
+    "--cpus-per-task": "--cpu",
+    "--ram": "--mem",
+    "--gres": "--gpu",
+    "--walltime": "--time",
+    "--timeout": "--time",
+    "--max-time": "--time",
+    "--follow": "--log",
+    "--docker": "--image",
+    "--container": "--image",
+    "--requirements": "--environment",
+    "--replicas": "--nodes",
+}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
@@ -112,9 +127,14 @@ class Parser(ArgumentParser):
     def unknown_option(self, text: str) -> UsageError:
         """Return the error for an option that does not exist."""
         name = text.partition("=")[0]
-        near = get_close_matches(name, self._option_string_actions, n=2, cutoff=0.65)
-        if len(name) == 2:  # other tools have short forms
-            near = [option for option in self._option_string_actions if option.startswith(f"-{name}")][:3]
+        shown = {option.lstrip("-"): option for action in self._actions for option in action.option_strings}
+        other = OTHER_OPTIONS.get(name, "")
+        if other.lstrip("-") in shown:
+            near = [other]
+        elif len(name) == 2:  # other tools have short forms
+            near = [option for option in shown.values() if option.startswith(f"-{name}")][:3]
+        else:
+            near = [shown[word] for word in get_close_matches(name.lstrip("-"), shown, n=2, cutoff=0.65)]
         error = self._usage_error(f"unknown option {name}", "shows them all.")
         error.hint = f"Did you mean {' or '.join(near)}? {error.hint}" if near else error.hint
         return error

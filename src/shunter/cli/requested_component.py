@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -12,9 +13,11 @@ from typing import Any
 from shunter.cli.console import ask, is_tty, warn
 from shunter.cli.parser import Parser
 from shunter.components.finder import is_script
-from shunter.errors import UsageError
+from shunter.errors import ShunterError, UsageError
 from shunter.paths import read_regular_file
+from shunter.runner import get_runner
 from shunter.runner.config import Config
+from shunter.schedulers.short_names import full_name
 from shunter.specs.script_header import without_header
 
 #: What runs a command that is no component.
@@ -33,6 +36,7 @@ def parse_component(parser: Parser, argv: list[str]) -> Namespace:
     try:
         end = parser.index_of_argument(argv)
     except UsageError as error:
+        error.hint = _of_scheduler(parser, argv) or error.hint
         error.hint += _behind_script(parser, argv)
         raise
     args, rest = parser.parse_arguments(argv[:end]), argv[end:]
@@ -51,6 +55,27 @@ def parse_component(parser: Parser, argv: list[str]) -> Namespace:
         if parser.has_option(word) and word not in ("-h", "--help")
     }
     return args
+
+
+def _of_scheduler(parser: Parser, argv: list[str]) -> str:
+    """Return the hint about an unknown option that is one of a scheduler; "" if none has it."""
+    at = next(k for k, word in enumerate(argv) if word.startswith("-") and not parser.has_option(word))
+    option, equals, value = argv[at].lstrip("-").partition("=")
+    name, rest = option.replace("-", "_"), argv[at + 1 :]
+    if not equals and rest:
+        value, *rest = rest
+    named = [full_name(argv[k + 1]) for k in range(at) if argv[k] in ("-s", "--scheduler")]
+    having = []
+    with get_runner() as runner:
+        for scheduler in named or runner.scheduler_backends():
+            with contextlib.suppress(ShunterError):
+                if name in runner.scheduler_run_opts(scheduler):
+                    having.append(scheduler)
+    if not having:
+        return ""
+    chosen = [] if named else ["-s", having[0]]
+    command = [*parser.prog.split(), *argv[:at], *chosen, "-cfg", f"{name}={value}", *rest]
+    return f"{name} is an option of {', '.join(having)}: {shlex.join(command)}"
 
 
 def _behind_script(parser: Parser, argv: list[str]) -> str:

@@ -230,7 +230,8 @@ def guarded(attempt: str, path: str) -> Iterator[None]:
         for frame, line in traceback.walk_tb(error.__traceback__):
             if frame.f_code.co_filename == path:
                 where = f"{path}:{line}"
-        raise ConfigError(f"{attempt}: {type(error).__name__}: {error} ({where})") from error
+        hint = f"To run it as a script: shunter run {path}" if isinstance(error, SystemExit) else ""
+        raise ConfigError(f"{attempt}: {type(error).__name__}: {error} ({where})", hint=hint) from error
 
 
 # ---- under TorchX's names

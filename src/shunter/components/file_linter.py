@@ -66,6 +66,11 @@ def component_functions(path: str | None) -> dict[str, str]:
     }
 
 
+def public_functions(path: str | None) -> list[str]:
+    """Return the names of the public functions of a file; none without a file, or if it does not parse."""
+    return [name for name in (SourceFile(path).functions if path else ()) if not name.startswith("_")]
+
+
 def written_parameters(path: str, fn_name: str) -> list[Parameter]:
     """Return the parameters of a function as its source shows them, for completion, without ``*args``."""
     function = SourceFile(path).functions.get(fn_name)

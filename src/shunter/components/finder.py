@@ -31,7 +31,7 @@ from typing import Any
 
 from shunter.components import file_linter, function, train, user_code
 from shunter.components.component import Component, guarded
-from shunter.components.file_linter import component_functions, written_parameters
+from shunter.components.file_linter import component_functions, public_functions, written_parameters
 from shunter.components.parameters import Parameter
 from shunter.errors import (
     ComponentFileNotFoundError,
@@ -194,10 +194,12 @@ def _from_module(name: str, module_name: str, fn_name: str) -> Component:
 def _from_namespace(name: str, module: ModuleType, fn_name: str, origin: str) -> Component:
     fn = getattr(module, fn_name, None)
     if not callable(fn):
-        hint = did_you_mean(fn_name, component_functions(getattr(module, "__file__", None)))
+        place = name.rpartition(":")[0]
+        functions = public_functions(getattr(module, "__file__", None))
+        hint = did_you_mean(name, [f"{place}:{function}" for function in functions])
         raise ComponentNotFoundException(
             f"{name!r}: there is no function {fn_name!r} in {origin}",
-            hint=hint or "No function there returns an AppDef.",
+            hint=hint or "It has no functions.",
         )
     component = Component(name, fn, origin=origin)
     _ = component.parameters  # reports an unusable signature now
@@ -218,7 +220,7 @@ def _plain_script(path: str) -> Component:
 def _no_file(path: str) -> ComponentNotFoundException:
     if os.path.exists(path):
         kind = "a directory" if os.path.isdir(path) else "not a regular file"
-        return ComponentNotFoundException(f"{path} is {kind}")
+        return ComponentNotFoundException(f"{path} is {kind}", hint="Name a script, such as ./train.py.")
     directory = os.path.dirname(path)
     try:
         files = [os.path.join(directory, name) for name in os.listdir(directory or ".")]
@@ -226,7 +228,7 @@ def _no_file(path: str) -> ComponentNotFoundException:
         return ComponentFileNotFoundError(
             f"there is no file {path}", hint=f"The directory {directory} cannot be read: {error.strerror}."
         )
-    similar = did_you_mean(path, [shlex.quote(file) for file in files if file.endswith(".py")])
+    similar = did_you_mean(path, [shlex.quote(file) for file in files if file.endswith((".py", ".sh"))])
     return ComponentFileNotFoundError(f"{path} does not exist", hint=similar)
 
 
@@ -234,12 +236,17 @@ def _not_found(name: str) -> ComponentNotFoundException:
     hint = did_you_mean(name, component_names())
     if not hint.startswith("Did"):
         hint = "`shunter components` lists them."
+    module, _, fn_name = name.rpartition(".")
+    if fn_name in public_functions(f"{module}.py"):
+        hint = f"For the function, write {module}.py:{fn_name}."
     if os.path.isfile(name + ".py"):
         hint += f" For the script, write ./{name}.py."
     elif os.path.isfile(name):
         hint += f" For the program, write: shunter run -- ./{name}"
     elif shutil.which(name):
         hint += f" For the program, write: shunter run -- {name}"
+    elif name.endswith(".sh"):
+        return _no_file(name)
     return ComponentNotFoundException(f"there is no component {name!r}", hint=hint)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from shunter._toolkit.log_end import without_prefix
 from shunter._toolkit.usage_log import without_usage
 from shunter.errors import StateStoreError, UnknownAppException
-from shunter.metric_search import MetricSearch, lines_of
+from shunter.metric_search import MetricSearch, lines_of, lines_with
 from shunter.metrics.json_lines import LONGEST_PREFIX, find_objects
 from shunter.metrics.result_files import ResultFiles
 from shunter.metrics.series import LOG, MetricTable, Series, select
@@ -113,6 +114,7 @@ class MetricReader:
         self._discovers = discovers and not self.definitions
         self._forget_values()
         self._blocks: queue.Queue[LogBlock | Exception | None] | None = None
+        self._unread: Iterator[LogBlock] | None = None
         self._replicas: list[tuple[str, int]] = []
         self._problems: dict[str, None] = {}
         self.is_over = False
@@ -140,6 +142,11 @@ class MetricReader:
         self._usage = UsageMetrics()
 
     @property
+    def is_reading(self) -> bool:
+        """Whether the last update has stopped before the end of what is there."""
+        return self._unread is not None
+
+    @property
     def problems(self) -> list[str]:
         """Why metrics are not complete, in words."""
         own = list(self._problems)
@@ -151,11 +158,12 @@ class MetricReader:
             own.append(f"only the first {MetricTable.MOST_SERIES} series are kept")
         return own
 
-    def update(self, timeout: float = 0.0) -> bool:
+    def update(self, timeout: float = 0.0, most_seconds: float = math.inf) -> bool:
         """Read what is new; returns whether anything was.
 
         Args:
             timeout: how many seconds to wait for the next line where the log is followed by a thread.
+            most_seconds: after how many seconds to stop; the next call goes on from there.
 
         Raises:
             UnknownAppException: there is no such job.
@@ -169,12 +177,17 @@ class MetricReader:
             raise UnknownAppException(f"there is no job {self.handle}")
         ended = self.status is None or is_terminal(self.status.state) or self.status.state == AppState.UNKNOWN
         is_new = False
-        for block in self._new_blocks(ended, timeout):
+        blocks, self._unread = self._unread or self._new_blocks(ended, timeout), None
+        deadline = time.monotonic() + most_seconds
+        for block in blocks:
             is_new = self._read_block(block) or is_new
+            if time.monotonic() >= deadline:
+                self._unread = blocks
+                break
         for files in self._result_files():
             is_new = files.add_to(self._table) or is_new
         is_new = self._usage.add_to(self._table, self._samples()) or is_new
-        self.is_over = ended and self._blocks is None
+        self.is_over = ended and self._blocks is None and self._unread is None
         return is_new
 
     def read_ends(self, replicas: Sequence[tuple[str, int]], lines: int) -> None:
@@ -269,13 +282,12 @@ class MetricReader:
         moment = time_ns / 1e9 if time_ns else math.nan
         found: list[tuple[int, str, MetricTable, str, float, float | None]] = []
         self._limit_search(len(data))
-        if self.definitions or self._asked or self._is_searching:
-            for at, line in lines_of(data):
-                values = [(self._table, *pair) for pair in self._search.values(line)]
-                values += self._undeclared.values(line)
-                if values:
-                    rank, _ = without_prefix(line[:LONGEST_PREFIX])
-                    found += [(at, rank, *value, None) for value in values]
+        for at, line in self._lines_to_search(data):
+            values = [(self._table, *pair) for pair in self._search.values(line)]
+            values += self._undeclared.values(line)
+            if values:
+                rank, _ = without_prefix(line[:LONGEST_PREFIX])
+                found += [(at, rank, *value, None) for value in values]
         for at, rank, at_step, numbers in find_objects(data.replace(b"\r", b"\n")):
             found += [(at, rank, self._table, name, value, at_step) for name, value in numbers.items()]
             self._undeclared.discovers = self._is_searching = False
@@ -289,14 +301,21 @@ class MetricReader:
             table.add(name, place, value, step, moment, rank=rank, source=LOG)
         return bool(found) or is_new
 
+    def _lines_to_search(self, data: bytes) -> Iterator[tuple[int, str]]:
+        declared = self._search.names
+        if self._is_searching or declared is None:
+            return lines_of(data)
+        return lines_with([*declared, *self._undeclared.names], data)
+
     def _limit_search(self, size: int) -> None:
-        """Look for metrics that nobody has named in `MOST_SEARCHED` bytes of the logs only: it takes long."""
+        """Look for more metrics that nobody has named in `MOST_SEARCHED` bytes only: it takes long."""
         self._searched_bytes += size
         if self._is_searching and self._searched_bytes > MOST_SEARCHED:
             self._is_searching = False
+            self._undeclared.narrow()
             self._problems[
                 f"metrics that nobody has declared were looked for in the first {MOST_SEARCHED >> 20} MiB of "
-                "the log only; name those that are to be found in all of it"
+                "the log; those found there are read in all of it, and others if they are named"
             ] = None
 
 

@@ -19,16 +19,31 @@ class UndeclaredMetrics:
     def __init__(self, asked: Sequence[str], *, discovers: bool) -> None:
         self.discovers = discovers
         self._search = MetricSearch((name, "") for name in asked)
+        self._found: MetricSearch | None = None
         self._asked = MetricTable(asked)
         self._seen = MetricTable()
         self._separated: set[str] = set()
         self._decimal: set[str] = set()
+
+    def narrow(self) -> None:
+        """Look only for the metrics that have been found so far: that is faster."""
+        self._found = MetricSearch((name, "") for name in self.by_name(()))
+
+    @property
+    def names(self) -> list[str]:
+        """The names that are looked for, if nothing else is."""
+        searches = (self._search, self._found)
+        return [name for search in searches if search is not None for name in search.names or ()]
 
     def values(self, line: str) -> Iterator[tuple[MetricTable, str, float]]:
         """Yield what a line has, and the table that it belongs to."""
         for name, value in self._search.values(line):
             yield self._asked, name, value
         if not self.discovers:
+            return
+        if self._found is not None:
+            for name, value in self._found.values(line):
+                yield self._seen, name, value
             return
         for name, value, is_separated, is_whole in pairs_in(line):
             if is_separated:

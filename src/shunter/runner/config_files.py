@@ -207,7 +207,10 @@ def read_toml(path: str, project: str = "") -> Source | None:
         if table not in TABLES:
             raise ConfigError(f"{path}: there is no table [{table}]", hint=did_you_mean(table, TABLES))
         if not isinstance(content, dict):
-            raise ConfigError(f"{path}: {table} must be a table", hint=f"Write [{table}].")
+            hint = f'For the scheduler of jobs: [cli.run], below it {table} = "slurm".'
+            raise ConfigError(
+                f"{path}: {table} must be a table", hint=hint if table == "scheduler" else f"Write [{table}]."
+            )
         if table == "run":
             tables[table, ""] = content
             continue

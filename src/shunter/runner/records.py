@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shunter.specs.status import AppState
+from shunter.specs.sweep_points import points_of
+from shunter.specs.training import CALL_KEY
 
 INTENT = "intent"
 SUBMITTED = "submitted"
@@ -84,6 +87,26 @@ class JobRecord:
         # a state that a later version has added
         row["state"] = AppState.__members__.get(row["state"], AppState.UNKNOWN)
         return cls(**row)
+
+    @property
+    def arguments(self) -> str:
+        """What the job was given, as it is typed: the values of a sweep, or the arguments."""
+        role = (self.app.get("roles") or [{}])[0]
+        metadata = role.get("metadata") or {}
+        points = points_of(metadata)
+        if points:
+            names = {
+                name: [point["values"].get(name, "") for point in points] for name in points[0]["values"]
+            }
+            varied = (f"{name}={','.join(dict.fromkeys(values))}" for name, values in names.items())
+            return " ".join((f"{len(points)} points:", *varied))
+        given: Any = self.component_args
+        if isinstance(given, Mapping):
+            return " ".join(f"{name}={value}" for name, value in given.items())
+        if CALL_KEY in metadata:
+            return "a call of a Python function"
+        words = list(map(str, given or role.get("args") or []))
+        return shlex.join(words[1:] if words[:1] == ["--"] else words)
 
     def to_row(self) -> dict[str, Any]:
         """Return the columns of a new row with their values in the table; it gets its number there."""

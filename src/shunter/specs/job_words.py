@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shunter.errors import ConfigError, UsageError
+from shunter.errors import ConfigError, InvalidRunConfigException, UsageError, did_you_mean
 from shunter.specs.conversion import (
     ConversionError,
     from_text,
@@ -180,10 +180,11 @@ def job_of_words(
         values: words and options by name, such as ``{"gpu": 1, "mem": "16G", "partition": "gpu"}``. An option
             of the scheduler that has the name of a word is not reached, except the time limit.
         scheduler: its name, for messages.
-        opts: its options. What is neither a word nor an option is left for `runopts.resolve` to refuse.
+        opts: its options.
 
     Raises:
-        ConfigError: a value does not fit its word, or the scheduler has no time limit.
+        ConfigError: a name is neither a word nor an option, a value does not fit its word, or the scheduler
+            has no time limit.
     """
     parameters: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -191,6 +192,11 @@ def job_of_words(
         word = job_word(name)
         try:
             if word is None:
+                if opts.get(name) is None:
+                    known = {*JOB_WORDS, *(option for option, _ in opts)}
+                    raise InvalidRunConfigException(
+                        f"{scheduler} has no option {name!r}", hint=did_you_mean(name, known)
+                    )
                 options[name] = value
             elif word.name == TIME:
                 options |= dict([time_option(word.of_value(value), scheduler, opts)])

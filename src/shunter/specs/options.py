@@ -251,7 +251,7 @@ class runopts:
             if resolved.get(name) is None:
                 resolved[name] = deepcopy(opt.default)
             if opt.is_required and resolved[name] is None:
-                missing = f"option {name!r} ({opt.opt_type_name}) is required: {opt.help}"
+                missing = f"option {name!r} ({opt.opt_type_name}) is required: {opt.help} (-cfg {name}=...)"
                 problems.setdefault(name, missing)
         _refuse(problems, values)
         return resolved

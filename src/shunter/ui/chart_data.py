@@ -34,6 +34,8 @@ MOST_CHARTS, MOST_LINES = 60, 64
 #: Seconds that an answer waits for a job; what it has not read by then comes with a later one.
 PATIENCE = 2.5
 LEAST_AGE = 0.5
+#: Seconds that one answer reads a log; of a large one the charts show how far it has been read.
+MOST_READING = 2.0
 
 
 class WatchedJob:
@@ -61,7 +63,7 @@ class WatchedJob:
                 self._reader = MetricReader(runner, self._handle, discovers=True, follow=True)
             reader = self._reader
             if time.monotonic() - self._read_at >= LEAST_AGE:
-                reader.update()
+                reader.update(most_seconds=MOST_READING)
                 self._read_at = time.monotonic()
             return shape(reader, self._points)
         finally:
@@ -110,6 +112,7 @@ class ChartData:
             prefix = f"{handle.rpartition('/')[2]} " if len(handles) > 1 else ""
             series += [{**one, "label": prefix + one["label"]} for one in found["series"]]
             problems += found["problems"]
+            busy = busy or found["busy"]
             over = over and found["over"]
         return {"series": series, "problems": problems, "busy": busy, "over": over and not busy}
 
@@ -140,7 +143,7 @@ def _in_buckets(reader: MetricReader, points: Sequence[Mapping[str, Any]], by: s
         if len(several) > MOST_LINES:
             problems.append(f"{name}: {MOST_LINES} of {len(several)} replicas are drawn.")
         series += [_as_line(one, by, points) for one in several[:MOST_LINES]]
-    return {"series": series, "problems": problems, "over": reader.is_over}
+    return {"series": series, "problems": problems, "busy": reader.is_reading, "over": reader.is_over}
 
 
 def _as_line(series: Series, by: str, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from shunter.ui.html_parts import (
     url,
     verbatim,
 )
-from shunter.ui.jobs_page import arguments_of
 from shunter.ui.log_html import as_html
 from shunter.ui.log_parts import SearchResult
 from shunter.why.comparison import Comparison, FileChange
@@ -41,6 +40,8 @@ from shunter.why.explanation import Explanation
 TABS = ("Overview", "Why", "Files", "Definition", "Plan", "Changes")
 #: Replicas that a timeline shows: the first failed ones come first where there are more.
 MOST_REPLICAS = 200
+#: Characters of a job's arguments that the first page shows.
+MOST_ARGUMENTS = 2000
 WIDTH, ROW = 640.0, 18.0
 #: Earlier attempts of a replica that are listed.
 MOST_ATTEMPTS = 10
@@ -153,6 +154,7 @@ def _facts(status: AppStatus, record: JobRecord | None) -> h.Element:
             "Started": shown_time(status.started_at) if status.started_at else None,
             "Took" if ended else "For": duration(status.started_at, status.ended_at, ended=ended),
             "Component": clean(record.component or ""),
+            "Arguments": clean(record.arguments[:MOST_ARGUMENTS]) or None,
             "Repeats": h.a(href=url("/job", handle=record.rerun_of))[clean(record.rerun_of)]
             if record.rerun_of
             else None,
@@ -600,7 +602,7 @@ def compare_form(handle: str, others: Sequence[JobRecord]) -> h.Element:
         h.datalist("#others")[
             [
                 h.option(value=other.handle)[
-                    clean(f"{other.name} {other.state.name}: {arguments_of(other)}"[:120])
+                    clean(f"{other.name} {other.state.name}: {other.arguments}"[:120])
                 ]
                 for other in others
             ]

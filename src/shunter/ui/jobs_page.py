@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import htpy as h
 
@@ -14,8 +13,6 @@ from shunter.runner.jobsearch import REFUSED_STATE, JobFilter, is_pattern
 from shunter.runner.records import REFUSED, JobRecord
 from shunter.schedulers.responses import ListAppResponse
 from shunter.specs.status import AppState, is_terminal
-from shunter.specs.sweep_points import points_of
-from shunter.specs.training import CALL_KEY
 from shunter.terminal import clean
 from shunter.ui.glances import Glance
 from shunter.ui.html_parts import Parts, badge, duration, problem, shown_time, url
@@ -236,7 +233,7 @@ def _row(record: JobRecord, problems: Mapping[str, str], glance: Glance) -> h.El
     submitted = record.submitted_at or record.created_at
     state = REFUSED_STATE if record.phase == REFUSED else record.state.name
     name = clean(record.name or record.app_id or "(without a name)")
-    arguments, why = arguments_of(record), glance.why or record.msg
+    arguments, why = record.arguments, glance.why or record.msg
     return h.tr(id=f"job-{record.seq}", data_row=True)[
         h.td(".check")[
             h.input(
@@ -260,23 +257,6 @@ def _row(record: JobRecord, problems: Mapping[str, str], glance: Glance) -> h.El
         h.td[shown_time(submitted)],
         h.td(".time")[duration(record.started_at, record.ended_at, ended=ended)],
     ]
-
-
-def arguments_of(record: JobRecord) -> str:
-    """Return what a job was given, as it is typed: the values of a sweep, or the arguments."""
-    role = (record.app.get("roles") or [{}])[0]
-    metadata = role.get("metadata") or {}
-    points = points_of(metadata)
-    if points:
-        names = {name: [point["values"].get(name, "") for point in points] for name in points[0]["values"]}
-        varied = (f"{name}={','.join(dict.fromkeys(values))}" for name, values in names.items())
-        return " ".join((f"{len(points)} points:", *varied))
-    given: Any = record.component_args
-    if isinstance(given, Mapping):
-        return " ".join(f"{name}={value}" for name, value in given.items())
-    if CALL_KEY in metadata:
-        return "a call of a Python function"
-    return shlex.join(map(str, given or role.get("args") or []))
 
 
 # ---- actions

@@ -359,7 +359,10 @@ class WebApp:
         rows = await self._pool.ask(self._lane(handle), lambda runner: point_rows(runner, handle, status))
         chosen, order = (request.query_params.get(name, "") for name in ("metric", "order"))
         metrics = await self._chart_data.of_job(
-            handle, lambda reader, _: sweep_page.PointMetrics.of(reader, chosen, order)
+            handle,
+            lambda reader, _: (
+                None if reader.is_reading else sweep_page.PointMetrics.of(reader, chosen, order)
+            ),
         )
         return sweep_page.points_part(parts, handle, rows, metrics, over=status.is_terminal())
 

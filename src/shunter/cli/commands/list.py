@@ -34,12 +34,12 @@ from shunter.specs.status import AppState, is_terminal
 from shunter.terminal import clean, format_duration
 
 DEFAULT_LIMIT = 50
-LEAST_WIDTH = 12  # of a name that is cut
-HEADERS = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME")
+LEAST_WIDTH = 12  # of what is cut
+HEADERS = ("HANDLE", "STATE", "NAME", "SUBMITTED", "TIME", "ARGUMENTS")
 #: What `--json` shows of a job. Times are seconds since the epoch; None where they are not known.
 FIELDS = (
-    "app_id", "component", "created_at", "ended_at", "handle", "msg", "name", "phase", "race", "scheduler",
-    "started_at", "state", "submitted_at",
+    "app_id", "arguments", "component", "created_at", "ended_at", "handle", "msg", "name", "phase", "race",
+    "scheduler", "started_at", "state", "submitted_at",
 )  # fmt: skip
 Row = dict[str, Any]
 
@@ -60,6 +60,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--limit",
+        "-n",
         type=number_between(0, MOST_LINES),
         metavar="N",
         help=f"show at most N jobs, 0 for all (default: {DEFAULT_LIMIT} in a table, all in JSON)",
@@ -156,22 +157,43 @@ def _submission(row: Row) -> float | None:
 
 
 def _table(rows: list[Row]) -> str:
-    """Return a table; on a terminal, what does not fit gets shorter: times, ids for handles, names."""
+    """Return a table; on a terminal, what does not fit gets shorter.
+
+    First the arguments, then times, ids for handles, names that the ids begin with, names, ids.
+    """
     columns = terminal_size(1)[0] if is_tty(sys.stdout) else sys.maxsize
-    lines = [_cells(row, "%Y-%m-%d %H:%M:%S") for row in rows]
-    if table_width(HEADERS, lines) <= columns:
-        return table(HEADERS, lines, sys.stdout)
-    lines = [_cells(row, "%m-%d %H:%M") for row in rows]
+    headers, lines = list(HEADERS), [_cells(row, "%Y-%m-%d %H:%M:%S") for row in rows]
+    _cut(headers, lines, "ARGUMENTS", columns)
+    if table_width(headers, lines) <= columns:
+        return table(headers, lines, sys.stdout)
+    headers[0], lines = "ID", [_cells(row, "%m-%d %H:%M") for row in rows]
     for line in lines:
         line[0] = line[0].rpartition("/")[2]
-    headers = ("ID", *HEADERS[1:])
-    for cell in (headers.index("NAME"), 0):
-        excess = max(table_width(headers, lines) - columns, 0)
-        room = max(max(len(line[cell]) for line in lines) - excess, LEAST_WIDTH)
-        for line in lines:
-            if len(line[cell]) > room:
-                line[cell] = line[cell][: room - 3] + "..."
+    if all(line[0].startswith(line[headers.index("NAME")]) for line in lines):
+        _drop(headers, lines, "NAME")
+    _cut(headers, lines, "ARGUMENTS", columns)
+    _cut(headers, lines, "NAME", columns)
+    if table_width(headers, lines) > columns:
+        _drop(headers, lines, "ARGUMENTS")
+    _cut(headers, lines, "ID", columns)
     return table(headers, lines, sys.stdout)
+
+
+def _cut(headers: list[str], lines: list[list[str]], header: str, columns: int) -> None:
+    """Cut the texts of a column as far as the table is too wide, but not below `LEAST_WIDTH`."""
+    if header not in headers:
+        return
+    cell, excess = headers.index(header), max(table_width(headers, lines) - columns, 0)
+    room = max(max(len(line[cell]) for line in lines) - excess, LEAST_WIDTH)
+    for line in lines:
+        if len(line[cell]) > room:
+            line[cell] = line[cell][: room - 3] + "..."
+
+
+def _drop(headers: list[str], lines: list[list[str]], header: str) -> None:
+    cell = headers.index(header)
+    for line in (headers, *lines):
+        del line[cell]
 
 
 def _cells(row: Row, date: str) -> list[str]:
@@ -182,4 +204,5 @@ def _cells(row: Row, date: str) -> list[str]:
         took = format_duration((row["ended_at"] or time.time()) - row["started_at"])
     job = row["handle"] or f"({row['scheduler']})"
     state = REFUSED_STATE if is_refused else row["state"].name
-    return [clean(job), state, clean(row["name"]), format_time(_submission(row), date), took]
+    arguments = clean(row["arguments"] or "")
+    return [clean(job), state, clean(row["name"]), format_time(_submission(row), date), took, arguments]

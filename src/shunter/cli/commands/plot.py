@@ -1,6 +1,6 @@
 """Draw a metric of one or several jobs in the terminal, or into a PNG or SVG file.
 
-shunter plot loss                      of the latest job
+shunter plot loss                      of the latest job; without a name, its first metric
 shunter plot loss JOB_A JOB_B          of two jobs, overlaid
 shunter plot loss JOB/trainer/0,1      of two replicas
 shunter plot loss SWEEP --best min     of the points of a sweep, the best first
@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from shunter.cli.console import note, out, terminal_size, wants_colour, warn
 from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics
 from shunter.cli.parser import Parser, number_between
-from shunter.errors import BackendError, UsageError, did_you_mean
+from shunter.errors import MOST_NAMES, BackendError, UsageError, did_you_mean
 from shunter.metrics.chart import TIME, ChartAxes, Line, draw, save
 from shunter.metrics.series import rank
 from shunter.runner import Runner, get_runner
+from shunter.runner.jobsearch import JobFilter
 from shunter.specs.sweep_points import index_of, label_of, points_of
 from shunter.terminal import clean
 
@@ -30,7 +31,12 @@ MOST_LINES = 12
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="METRIC", help="the metric; `shunter metrics` lists them")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="METRIC",
+        help="the metric; `shunter metrics` lists them (default: the first)",
+    )
     add_metric_options(
         parser,
         "jobs (the latest by default): the first replica of each that has the metric, or the replicas "
@@ -70,9 +76,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> None:
-    with get_runner() as runner, job_metrics(runner, args, [args.name]) as jobs:
+    asked = [args.name] if args.name else []
+    with get_runner() as runner, job_metrics(runner, args, asked) as jobs:
         for job in jobs:
             job.update()
+        if not args.name:
+            args.name = _first_name(jobs[0])
         lines = [line for job in jobs for line in _lines_of(runner, job, args.name, len(jobs) == 1)]
     if not lines:
         raise UsageError(f"none of these jobs has a metric {args.name!r} so far", hint=NO_METRICS)
@@ -83,6 +92,17 @@ def run(args: Namespace) -> None:
     _show(lines[:MOST_LINES], args)
 
 
+def _first_name(job: JobMetrics) -> str:
+    """Return the first metric of a job, and say which others there are."""
+    name, *others = job.by_name() or [""]
+    if not name:
+        raise UsageError(f"{job.handle} has no metrics so far", hint=NO_METRICS)
+    if others:
+        names = ", ".join(map(clean, others[:MOST_NAMES]))
+        note(f"{job.label} also has {names}: shunter plot {clean(others[0])}")
+    return name
+
+
 def _lines_of(runner: Runner, job: JobMetrics, name: str, is_only_job: bool) -> Iterator[Line]:
     """Yield the lines of a job: of its first replica, of those that are named, or of a sweep's points."""
     metrics = job.by_name()
@@ -90,6 +110,8 @@ def _lines_of(runner: Runner, job: JobMetrics, name: str, is_only_job: bool) -> 
     if not several:
         known = ", ".join(list(metrics)[:20])
         hint = did_you_mean(name, metrics) or (f"It has {known}." if known else NO_METRICS)
+        if runner.search(JobFilter(names=[name]), 1)[0]:
+            hint = f"For those of the job {name}: shunter metrics {name}"
         if is_only_job:
             raise UsageError(f"{job.handle} has no metric {name!r} so far", hint=hint)
         warn(f"{job.handle} has no metric {name!r} so far. {hint}")
