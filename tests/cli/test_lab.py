@@ -174,7 +174,7 @@ def test_time_that_is_over_ends_experiments_and_refuses_others(lab: Cli) -> None
     over = change(lab, "--until", "never", code=1)
     assert over["limit"] <= 20 - data["experiments"][0]["seconds"]
     assert "time" in over["reason"]
-    assert "left: 0.0 s" in change(lab, code=6).err
+    assert "the budget of tune is spent: 20 s" in change(lab, code=6).err
 
 
 def test_two_at_once_cannot_overdraw(lab: Cli) -> None:

@@ -50,8 +50,8 @@ priority_class_name
 """
 #: The same for parameters of components.
 ARGUMENTS = """
-args config_name cpu debug distribution dryrun env exit_on_file gpu h image j m max_retries memMB
-metadata metric msg name nproc num_replicas overrides params port rdzv_backend rdzv_conf rdzv_port
+args config_name cpu debug distribution dryrun env exit_on_file gpu h idle image j m max_retries
+memMB metadata metric msg name nproc num_replicas overrides params port rdzv_backend rdzv_conf rdzv_port
 script_args start_on_file tee timeout toolkit trial_idx x1 x2
 """
 

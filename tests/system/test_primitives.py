@@ -25,8 +25,8 @@ LINUX_NAMES = re.compile(
 )
 MODULES = {"os", "select", "signal", "socket", "fcntl"}
 LINUX_TEXTS = re.compile(r"^/proc/|^/sys/|^/dev/shm|^/dev/kmsg|^\0shunter")
-#: What is written for pods, or runs on the nodes of a Ray cluster.
-EXCEPTIONS = {"out_of_memory.py", "pods.py", "ray_driver.py", "replica_actor.py"}
+#: What is written for pods, or runs where the job runs.
+EXCEPTIONS = {"dev_session.py", "out_of_memory.py", "pods.py", "ray_driver.py", "replica_actor.py"}
 
 
 def test_other_packages_use_nothing_that_only_linux_has() -> None:
