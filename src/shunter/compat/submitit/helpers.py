@@ -13,6 +13,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -131,7 +132,7 @@ class RsyncSnapshot:
         snapshot_dir: where the copy goes; on a cluster, a directory that the nodes see.
         root_dir: a directory of the repository; by default the current one.
         with_submodules: whether files of submodules are copied too.
-        exclude: patterns of files that are left out, as rsync reads them.
+        exclude: patterns of files and directories that are left out: of names, or of paths if with a ``/``.
         include: files that are copied although Git does not know them, relative to the repository.
     """
 
@@ -147,37 +148,46 @@ class RsyncSnapshot:
         self.original_dir = Path.cwd()
         self._root = checkout_of(str(Path(root_dir or ".").absolute())) or str(root_dir or self.original_dir)
         self._submodules = ["--recurse-submodules"] if with_submodules else []
-        self._excluded = [f"--exclude={pattern}" for pattern in exclude]
+        self._excluded = list(exclude)
         self._included = include
 
     @staticmethod
     def available() -> bool:
-        """Tell whether this machine has rsync."""
-        return shutil.which("rsync") is not None
+        """Tell whether this machine has Git; rsync is not needed."""
+        return shutil.which("git") is not None
 
     def __enter__(self) -> RsyncSnapshot:
         """Make the copy and go there.
 
         Raises:
-            FailedJobError: Git or rsync failed; the message has what it said.
+            FailedJobError: Git failed; the message has what it said.
         """
         self.original_dir = Path.cwd()
         self.snapshot_dir.mkdir(parents=True, exist_ok=True)
-        listing = CommandFunction(["git", "ls-files", *self._submodules], verbose=False, cwd=self._root)
-        with tempfile.NamedTemporaryFile("w") as names:
-            names.write("\n".join([listing(), *self._included]))
-            names.flush()
-            words = [
-                "rsync",
-                "-a",
-                f"--files-from={names.name}",
-                *self._excluded,
-                ".",
-                str(self.snapshot_dir),
-            ]
-            CommandFunction(words, verbose=False, cwd=self._root)()
+        listing = CommandFunction(["git", "ls-files", "-z", *self._submodules], verbose=False, cwd=self._root)
+        for name in filter(None, [*listing().split("\0"), *self._included]):
+            if not self._is_excluded(name):
+                self._copy(name)
         os.chdir(self.snapshot_dir)
         return self
+
+    def _is_excluded(self, name: str) -> bool:
+        parts = name.split("/")
+        paths = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return any(
+            fnmatchcase(candidate, pattern.strip("/"))
+            for pattern in self._excluded
+            for candidate in (paths if "/" in pattern.rstrip("/") else parts)
+        )
+
+    def _copy(self, name: str) -> None:
+        source, target = Path(self._root, name), self.snapshot_dir / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir() and not source.is_symlink():  # a submodule
+            target.mkdir(exist_ok=True)
+        else:
+            target.unlink(missing_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
 
     def __exit__(self, *_: object) -> None:
         os.chdir(self.original_dir)
