@@ -169,6 +169,7 @@ def test_torchft_s_component(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_ax_s_own_tests_of_its_runner_and_metric(tmp_path: Path) -> None:
     said = Product(tmp_path).run(AX)
     assert "Ran 4 tests" in said

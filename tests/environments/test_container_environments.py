@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,8 @@ def test_on_sagemaker_it_is_a_layer_where_images_can_be_pushed(
     packages, image, project, moto, logged_in, monkeypatch
 ):
     (project / "s.py").write_text(HEADER + SCRIPT)
-    repository = f"{logged_in.host}/jobs/env"
+    name = f"jobs/{uuid.uuid4().hex[:10]}"
+    repository = f"{logged_in.host}/{name}"
     arguments = ["--script", "s.py", "--image", image]
     with running_endpoint(moto) as (variables, options):
         for variable, value in variables.items():
@@ -152,13 +154,13 @@ def test_on_sagemaker_it_is_a_layer_where_images_can_be_pushed(
         with get_runner() as runner:
             plan = runner.dryrun_component("train.script", arguments, "aws_sagemaker", options, workspace=".")
         assert plan.environments["s"]["place"].startswith(f"becomes a layer over {image}")
-        assert logged_in.tags("jobs/env") == []
+        assert logged_in.tags(name) == []
         for code in ("", "# other code\n"):
             (project / "s.py").write_text(HEADER + code + SCRIPT)
             prefix, base, version = run("--image", image, scheduler="aws_sagemaker", **options)
             assert prefix.startswith(INSIDE)
             assert (base, version) == ("/usr", "1.16.0")
-    assert len(logged_in.tags("jobs/env")) == 1, "the code is not in it"
+    assert len(logged_in.tags(name)) == 1, "the code is not in it"
 
 
 def test_a_package_that_does_not_exist_is_told_and_left_to_the_container(image, packages, project):
