@@ -173,7 +173,7 @@ def test_requests_do_not_retry_what_has_lost(store, runner):
     assert "X-Amz-Signature" not in f"{first}{second}"
     variables = [each["name"] for each in first.request.job_def["containerProperties"]["environment"]]
     assert race_lease.PROGRAM in variables
-    assert race_lease.VARIABLE not in variables  # or else each race would be a definition of its own
+    assert race_lease.VARIABLE not in variables  # or else each race would make another definition
     (policy,) = [each for each in second.request.manifests if each["kind"] == "Job"]
     exits = [each.get("onExitCodes", {}) for each in policy["spec"]["podFailurePolicy"]["rules"]]
     assert [117] in [each.get("values") for each in exits]

@@ -7,6 +7,7 @@ import io
 import os
 import tarfile
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_a_damaged_archive_gives_no_file(tmp_path: Path) -> None:
 
 
 class CutTransfer(Silent):
-    """Records how much has come, and ends the transfer after so many bytes."""
+    """Records how much has come, and ends the transfer after a number of bytes."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -106,4 +107,7 @@ def test_an_archive_in_s3_goes_on_where_its_transfer_was_cut(
     assert rest.seen[-1] == len(packed.getvalue())
     assert [file.path for file in again.files()] == ["model/weights"]
     assert b"".join(again.read("model/weights")) == content
+    with ThreadPoolExecutor(2) as pool:  # one waits for the other, and has the same file
+        for files in pool.map(lambda each: each.files(), (place(), place())):
+            assert [file.path for file in files] == ["model/weights"]
     assert not cut_transfers(0)

@@ -34,7 +34,7 @@ class Budget:
         """Read ``12``, ``3h``, ``2gpu-hours``, each at most once; one text may have several, with commas.
 
         Raises:
-            UsageError: a part is none of these, stands twice, or there is none.
+            UsageError: a part is not a limit, or the second of its kind.
         """
         values: dict[str, float] = {}
         for part in ",".join(texts).split(","):

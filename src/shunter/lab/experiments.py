@@ -1,8 +1,8 @@
 """Running experiments: what may start and for how long, how it ended, and whether it is kept.
 
 A share of the budget is reserved in the lab's file before a job is submitted, so that several at once cannot
-overdraw it. The job's end replaces the reservation by what it took. Whoever looks at a lab next settles what
-has ended meanwhile: no client has to live for that.
+overdraw it. The job's end replaces the reservation by what it took. The next look at a lab
+settles what has ended meanwhile: no client has to live for that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any
@@ -30,9 +30,8 @@ from shunter.runner.records import INTENT, REFUSED, JobRecord
 from shunter.schedulers.ids import random_id
 from shunter.specs.app import AppDef
 from shunter.specs.dryrun_info import AppDryRunInfo
-from shunter.specs.durations import parse_time_limit
-from shunter.specs.job_words import time_option
-from shunter.specs.options import SECONDS, as_mapping
+from shunter.specs.job_words import time_limit_in, time_option
+from shunter.specs.options import as_mapping
 from shunter.specs.status import AppState, AppStatus
 from shunter.specs.submission import Submission
 from shunter.specs.workspace import Workspace
@@ -83,7 +82,7 @@ def start(
         metric=goal[1],
         budget=budget,
         parallel=parallel,
-        limit=_limit_of(runner, submission),
+        limit=time_limit_in(as_mapping(submission.options), runner.scheduler_run_opts(scheduler)),
         command=command,
         scheduler=scheduler,
         directory=os.getcwd(),
@@ -154,7 +153,7 @@ def look(runner: Runner, name: str) -> Lab:
     """Return a lab, with the outcomes of all experiments that have ended.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: no lab has this name.
     """
     with lab_file.locked(name):
         lab = lab_file.read(name)
@@ -319,22 +318,6 @@ def _time_option(runner: Runner, scheduler: str, seconds: float) -> tuple[str, A
         raise
 
 
-def _limit_of(runner: Runner, submission: Submission) -> float | None:
-    """Return the time limit that a submission has, in seconds; None for none that we can read."""
-    options: Mapping[str, Any] = as_mapping(submission.options)
-    for name, opt in runner.scheduler_run_opts(submission.scheduler):
-        value = options.get(name)
-        if not opt.time_limit or value is None:
-            continue
-        if opt.time_limit == SECONDS:
-            return float(value)
-        try:
-            return parse_time_limit(str(value) if str(value).count(":") == 2 else f"{value}:00")
-        except UsageError:
-            return None
-    return None
-
-
 # ---- jobs
 
 
@@ -343,9 +326,9 @@ def _send(runner: Runner, lab: Lab, experiment: Experiment, info: AppDryRunInfo[
     handle = runner.schedule(info)
     with lab_file.locked(lab.name):
         lab = lab_file.read(lab.name)
-        for each in lab.experiments:
-            if each.number == experiment.number:
-                each.handle = handle
+        sent = lab.numbered(experiment.number)
+        if sent is not None:
+            sent.handle = handle
         lab_file.save(lab)
     return lab
 
@@ -433,7 +416,7 @@ def _value(runner: Runner, handle: str, metric: str, order: str) -> tuple[float 
 
 def _changes(runner: Runner, lab: Lab, experiment: Experiment, record: JobRecord | None) -> list[str]:
     """Return what differs from the code of an experiment's base, a line for each file."""
-    base = next((each for each in lab.experiments if each.number == experiment.base), None)
+    base = lab.numbered(experiment.base)
     before = None if base is None else runner.history.find(base.handle)
     if before is None or record is None:
         return []

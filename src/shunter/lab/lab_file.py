@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from shunter.errors import ConfigError, StateStoreError, UsageError, did_you_mean
 from shunter.lab.budget import Budget
 from shunter.paths import make_private_dir, state_dir, state_error
+from shunter.schedulers.supervisor.documents import write_json
 
 #: Outcomes of experiments.
 RUNNING, KEPT, DISCARDED, FAILED = "running", "kept", "discarded", "failed"
@@ -131,6 +132,10 @@ class Lab:
         """The number of the next experiment."""
         return self.experiments[-1].number + 1 if self.experiments else BASELINE
 
+    def numbered(self, number: int | None) -> Experiment | None:
+        """Return the experiment of a number; None if there is no such experiment."""
+        return next((each for each in self.experiments if each.number == number), None)
+
     def is_better(self, value: float) -> bool:
         """Tell whether a value is better than the best one."""
         best = self.best
@@ -178,7 +183,7 @@ def read(name: str) -> Lab:
     """Return a lab.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: no lab has this name.
         StateStoreError: its file cannot be read.
     """
     lab = find(name)
@@ -222,9 +227,7 @@ def save(lab: Lab) -> None:
     """
     path = _path(lab.name)
     try:
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(lab), file, indent=1)
-        os.replace(f"{path}.new", path)
+        write_json(path, dataclasses.asdict(lab))
     except OSError as error:
         raise state_error("write", path, error) from error
 
@@ -233,7 +236,7 @@ def remove(name: str) -> None:
     """Forget a lab. Its jobs stay.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: no lab has this name.
     """
     read(name)
     try:
@@ -249,7 +252,7 @@ def kept_code() -> set[str]:
 
 
 def find(name: str) -> Lab | None:
-    """Return a lab; None if there is none of this name."""
+    """Return a lab; None if no lab has this name."""
     check_name(name)
     path = _path(name)
     try:

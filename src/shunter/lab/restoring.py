@@ -96,9 +96,9 @@ def _fingerprint(lab: Lab, target: str) -> str:
         if lab.best is None:
             raise ConfigError(f"the lab {lab.name} has no best experiment: its baseline has not succeeded")
         return lab.best.fingerprint
-    for experiment in lab.experiments:
-        if str(experiment.number) == target:
-            return experiment.fingerprint
+    experiment = lab.numbered(int(target)) if target.isdecimal() else None
+    if experiment is not None:
+        return experiment.fingerprint
     raise ConfigError(
         f"the lab {lab.name} has no experiment {target!r}", hint=f"`shunter lab {lab.name}` shows them."
     )

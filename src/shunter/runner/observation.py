@@ -289,7 +289,7 @@ def statuses(
             status = known_end(history, handle, response) or unreachable(response)
         else:
             status = response.to_status()
-            if status.is_terminal():
+            if status.is_terminal() and status.state is not AppState.SUCCEEDED:
                 status = as_lost(history.find(handle), handle, status)
         result[handle] = status
         seen.append((handle, status))

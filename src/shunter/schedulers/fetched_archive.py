@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import time
+from contextlib import ExitStack, suppress
 from typing import IO
 
 from shunter._toolkit.store import Item, Store, StoreError
@@ -36,43 +37,40 @@ def fetched_archive(store: Store, item: Item, progress: Progress) -> IO[bytes]:
     path = os.path.join(state_dir(), FOLDER, hashlib.sha256(version.encode()).hexdigest()[:32])
     name = os.path.basename(item.place.key)
     progress.step(f"fetching {name}")
-    try:
-        make_private_dir(os.path.dirname(path))
-        file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")  # noqa: SIM115
-    except OSError as error:
-        raise state_error("fetch an archive to", path, error) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)  # another process may be fetching it
-        have = file.seek(0, os.SEEK_END)
-        missing, free = item.size - have, shutil.disk_usage(os.path.dirname(path)).free
-        if missing > free:
-            raise StateStoreError(
-                f"cannot fetch {item.place.uri}: {missing} bytes are missing, and {path} is on a disk with "
-                f"{free} bytes left",
-                hint="Set SHUNTER_HOME to a directory on a larger disk.",
+    with ExitStack() as stack:
+        try:
+            make_private_dir(os.path.dirname(path))
+            file = stack.enter_context(
+                open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
             )
-        for block in store.chunks(item.place, item.tag, have) if missing else ():
-            file.write(block)
-            have += len(block)
-            progress.advance(name, have, item.size)
-        file.seek(0)
-        os.unlink(path)
-    except StoreError as error:
-        file.close()
-        raise BackendError(
-            f"cannot fetch the results: {error}", hint="The next fetch goes on there."
-        ) from error
-    except OSError as error:
-        file.close()
-        raise state_error("fetch an archive to", path, error) from error
-    except BaseException:
-        file.close()
-        raise
+            fcntl.flock(file, fcntl.LOCK_EX)  # another process may be fetching it
+            have = file.seek(0, os.SEEK_END)
+            missing, free = item.size - have, shutil.disk_usage(os.path.dirname(path)).free
+            if missing > free:
+                raise StateStoreError(
+                    f"cannot fetch {item.place.uri}: {missing} bytes are missing, and {path} is on a disk "
+                    f"with {free} bytes left",
+                    hint="Set SHUNTER_HOME to a directory on a larger disk.",
+                )
+            for block in store.chunks(item.place, item.tag, have) if missing else ():
+                file.write(block)
+                have += len(block)
+                progress.advance(name, have, item.size)
+            file.seek(0)
+            with suppress(FileNotFoundError):  # the other process has done so
+                os.unlink(path)
+        except StoreError as error:
+            raise BackendError(
+                f"cannot fetch the results: {error}", hint="The next fetch goes on there."
+            ) from error
+        except OSError as error:
+            raise state_error("fetch an archive to", path, error) from error
+        stack.pop_all()
     return file
 
 
 def cut_transfers(older_than: float) -> list[str]:
-    """Return the files of transfers that ended early at least so many seconds ago, and have not gone on."""
+    """Return the files of transfers that ended early, at least ``older_than`` seconds ago."""
     folder = os.path.join(state_dir(), FOLDER)
     try:
         with os.scandir(folder) as entries:

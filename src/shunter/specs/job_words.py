@@ -207,6 +207,21 @@ def job_of_words(
     return parameters, options
 
 
+def time_limit_in(options: Mapping[str, Any], opts: runopts) -> float | None:
+    """Return the time limit of a job that options set, in seconds; None without one that we can read."""
+    for name, opt in opts:
+        value = options.get(name)
+        if not opt.time_limit or value is None:
+            continue
+        if opt.time_limit == SECONDS:
+            return float(value)
+        try:
+            return parse_time_limit(str(value) if str(value).count(":") == 2 else f"{value}:00")
+        except UsageError:
+            return None
+    return None
+
+
 def time_option(seconds: float, scheduler: str, opts: runopts) -> tuple[str, Any]:
     """Return the scheduler's option for the time limit of a job, and its value. Fractions are rounded up.
 

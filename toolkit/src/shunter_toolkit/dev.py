@@ -23,11 +23,11 @@ from .usage_log import gpu_usage
 
 #: Shares from which on a CPU or a GPU is in use. An idle JupyterLab needs less than 0.1 % of a CPU.
 CPU_SHARE, GPU_PERCENT = 0.05, 5.0
-#: Most seconds between two looks; a short idle time is divided into so many.
+#: Most seconds between two looks, and how many looks a short idle time has.
 LONGEST_PAUSE, LOOKS = 15.0, 20
 #: The kernel notes when a key was typed to these seconds.
 TERMINAL_GRAIN = 8.0
-#: Open terminals are warned when this share of the idle time is left, and at most so many seconds.
+#: Open terminals are warned when this share of the idle time is left, or these seconds if they are less.
 WARNING_SHARE, WARNING_SECONDS = 0.2, 300.0
 
 

@@ -38,6 +38,11 @@ _TO_BE_REPEATED = (404, 408, 409, 429)
 _CODES_OF_TIME = ("AccessDenied", "ExpiredToken", "InvalidToken", "RequestTimeTooSkewed")
 
 
+def is_object(place: str) -> bool:
+    """Whether a lease is given as the URLs of an object, in JSON, rather than as a path."""
+    return place.startswith("{")
+
+
 def take(urls: str, handle: str, pauses: Sequence[float] = PAUSES) -> str:
     """Take a lease for a job, unless another one has it; returns the handle of the one that has it.
 

@@ -47,7 +47,7 @@ from shunter.lab.journal import (
     lab_json,
     value_text,
 )
-from shunter.lab.lab_file import BASELINE, FAILED, RUNNING, Experiment, Lab
+from shunter.lab.lab_file import BASELINE, FAILED, Experiment, Lab
 from shunter.lab.restoring import restore
 from shunter.runner import Runner, get_runner
 from shunter.terminal import clean
@@ -227,11 +227,11 @@ def _follow(runner: Runner, lab: Lab, experiment: Experiment, args: Namespace) -
         ):
             wait_for_end(runner, experiment.handle, lines, lab.left().seconds)
             lab = look(runner, lab.name)
-            experiment = next(each for each in lab.experiments if each.number == experiment.number)
-            if experiment.outcome == RUNNING:  # its time is over: `look` has asked it to stop
+            if any(each.number == experiment.number for each in lab.running):
+                # its time is over: `look` has asked it to stop
                 wait_for_end(runner, experiment.handle, lines)
                 lab = look(runner, lab.name)
-                experiment = next(each for each in lab.experiments if each.number == experiment.number)
+            experiment = lab.numbered(experiment.number) or experiment
     if args.json:
         print_json(experiment_json(experiment) | {key: lab_json(lab)[key] for key in ("best", "left")})
     elif args.detach:

@@ -99,4 +99,4 @@ def _lines(rows: Sequence[dict[str, Any]], columns: Mapping[str, Mapping[int, fl
     yield table(list(map(clean, headers)), lines, sys.stdout)
     replica, directory = rows[0]["replica"], rows[0]["directory"]
     if directory:
-        yield f"\nEach point has a working directory of its own; that of {replica} is {directory}\n"
+        yield f"\nEach point has its own working directory; that of {replica} is {directory}\n"

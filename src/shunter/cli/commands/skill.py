@@ -76,7 +76,7 @@ def _is_changed(path: str) -> bool:
 def _content(path: str) -> bytes | None:
     try:
         return read_regular_file(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -85,8 +85,13 @@ def _install(path: str, content: bytes) -> str:
     before = _content(path)
     if before == content:
         return "up to date:"
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(f"{path}.new", "wb") as file:
-        file.write(content)
-    os.replace(f"{path}.new", path)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(f"{path}.new", "wb") as file:
+            file.write(content)
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot install {path}: {error.strerror or error}", hint="Choose another directory: --to DIR."
+        ) from error
     return "installed" if before is None else "updated"

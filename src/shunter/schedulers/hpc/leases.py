@@ -38,7 +38,7 @@ def enter(
         rivals: ids of the other jobs of the race in this queue.
         cancel_command: the native command that ends submissions, whose ids follow.
     """
-    if _is_object(lease):
+    if race_lease.is_object(lease):
         request.files[PROGRAM] = inspect.getsource(race_lease)
     else:
         folder, name = posixpath.split(lease)
@@ -58,13 +58,9 @@ def holder(storage: Storage, job: SharedJob | None) -> str:
     """
     if job is None or not job.lease:
         return ""
-    if not _is_object(job.lease):
+    if not race_lease.is_object(job.lease):
         return (storage.read([job.lease])[0] or b"").decode().strip()
     try:
         return race_lease.holder(job.lease)
     except OSError as error:
         raise UnreachableError(f"the lease of the race of {job.app_id} cannot be seen: {error}") from error
-
-
-def _is_object(lease: str) -> bool:
-    return lease.startswith("{")

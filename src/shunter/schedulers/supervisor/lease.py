@@ -12,11 +12,6 @@ from contextlib import suppress
 from shunter._toolkit import race_lease
 
 
-def is_object(place: str) -> bool:
-    """Tell whether a lease is given as the URLs of an object, in JSON, rather than as a path."""
-    return place.startswith("{")
-
-
 def take(path: str, handle: str) -> str:
     """Take a lease for a job, unless another one has it; returns the handle of the one that has it.
 
@@ -26,7 +21,7 @@ def take(path: str, handle: str) -> str:
     Raises:
         OSError: it can be neither taken nor read.
     """
-    if is_object(path):
+    if race_lease.is_object(path):
         return race_lease.take(path, handle)
     own = f"{path}.{secrets.token_hex(8)}"
     try:
@@ -48,7 +43,7 @@ def holder(path: str) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    if is_object(path):
+    if race_lease.is_object(path):
         return race_lease.holder(path)
     try:
         with open(path, encoding="utf-8") as file:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from shunter._toolkit import stack_dump
+from shunter._toolkit import race_lease, stack_dump
 from shunter.errors import BackendError
 from shunter.paths import make_private_dir, state_error, view_dir
 from shunter.redaction import Redactor
-from shunter.schedulers.supervisor import documents, lease, outbox
+from shunter.schedulers.supervisor import documents, outbox
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.process_plan import ProcessPlan
 from shunter.schedulers.supervisor.start import StartingSupervisor
@@ -73,7 +73,7 @@ def submit(
     try:
         plan = make_plan()
         if info.lease:
-            if not lease.is_object(info.lease):
+            if not race_lease.is_object(info.lease):
                 make_private_dir(os.path.dirname(info.lease))
             plan.lease = {"place": info.lease, "handle": _handle(info, job)}
         problem = supervisor.run(plan.to_json())
@@ -123,7 +123,7 @@ def _document(info: AppDryRunInfo[Any], layout: Sequence[tuple[str, int, str]]) 
         "submitter": myself(),
         "submitted_from": machine(),
         "layout": layout,
-        **({"lease": info.lease} if info.lease and not lease.is_object(info.lease) else {}),
+        **({"lease": info.lease} if info.lease and not race_lease.is_object(info.lease) else {}),
     }
 
 
