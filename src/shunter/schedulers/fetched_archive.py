@@ -59,6 +59,7 @@ def fetched_archive(store: Store, item: Item, progress: Progress) -> IO[bytes]:
             file.seek(0)
             with suppress(FileNotFoundError):  # the other process has done so
                 os.unlink(path)
+            fcntl.flock(file, fcntl.LOCK_UN)  # the file stays open for long
         except StoreError as error:
             raise BackendError(
                 f"cannot fetch the results: {error}", hint="The next fetch goes on there."
