@@ -319,7 +319,7 @@ def test_a_pod_that_is_killed_while_it_sends_results_has_none(cluster, project, 
         assert runner.wait(handle).state == AppState.SUCCEEDED
     assert logged == ["shunter-results-0"]
     with pytest.raises(ConfigError, match="none that are complete") as error:
-        runner.results(handle, "train", 0)
+        runner.results(handle, "train", 0).files()
     assert "--output" in error.value.hint
 
 

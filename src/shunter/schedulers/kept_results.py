@@ -50,6 +50,7 @@ class ResultPlace(Protocol):
         """Return the files that are there now, in the order in which they are best read.
 
         Raises:
+            ConfigError: they are kept nowhere, which only reading the place has shown.
             BackendError: the place cannot be read.
         """
 

@@ -73,7 +73,8 @@ def _post(form: Mapping[str, Any], path: str) -> str:
             with urllib.request.urlopen(request, timeout=60):
                 return ""
         except urllib.error.HTTPError as error:
-            said = re.search(r"<Message>(.*?)</Message>", error.read(2000).decode("utf-8", "replace"))
+            with error:
+                said = re.search(r"<Message>(.*?)</Message>", error.read(2000).decode("utf-8", "replace"))
             problem = f"it answers {error.code} ({said.group(1) if said else error.reason})"
             if error.code < 500:
                 break

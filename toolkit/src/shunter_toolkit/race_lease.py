@@ -61,12 +61,12 @@ def take(urls: str, handle: str, pauses: Sequence[float] = PAUSES) -> str:
         try:
             try:
                 _ask("PUT", place["put"], f"{handle}\n".encode())
-            except urllib.error.HTTPError as error:
+            except _Refused as error:
                 if error.code != 412:
                     raise
             return _ask("GET", place["get"])
-        except urllib.error.HTTPError as error:
-            problem = _said(error)
+        except _Refused as error:
+            problem = str(error)
             if error.code < 500 and error.code not in _TO_BE_REPEATED:
                 break
         except (OSError, http.client.HTTPException) as error:
@@ -82,7 +82,7 @@ def holder(urls: str) -> str:
     """
     try:
         return _ask("GET", json.loads(urls)["get"])
-    except urllib.error.HTTPError as error:
+    except _Refused as error:
         if error.code in (403, 404):  # S3 says 403 of a missing object to those who may not list
             return ""
         raise
@@ -90,11 +90,23 @@ def holder(urls: str) -> str:
         raise OSError(str(error)) from error
 
 
+class _Refused(OSError):
+    """S3 answers with an error: its HTTP status, and what it says."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code = code
+
+
 def _ask(method: str, url: str, body: bytes | None = None) -> str:
     headers = {} if body is None else {"If-None-Match": "*", "Content-Type": "text/plain"}
     request = urllib.request.Request(url, body, headers, method=method)
-    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
-        text: str = answer.read().decode()
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            text: str = answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:  # or its connection stays open
+            raise _Refused(error.code, _said(error)) from None
     return text.strip()
 
 
