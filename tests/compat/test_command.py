@@ -371,7 +371,7 @@ def test_the_recording_is_torchx_s(project: Path) -> None:
         input="\n".join(LINES),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=100,
         check=True,
         env={"HOME": os.environ["HOME"], "PATH": os.environ["PATH"]},
     )

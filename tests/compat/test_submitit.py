@@ -300,6 +300,7 @@ HYDRA = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # other tests fill the queue
 def test_slurm(on_slurm):
     on_slurm.update_parameters(**HYDRA)
     on_slurm.update_parameters(timeout_min=5, mem_gb=0.1, slurm_additional_parameters={"nice": 10})

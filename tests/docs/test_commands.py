@@ -206,7 +206,7 @@ def _environ(scripts: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_its_commands_do_what_it_says(
     document: Path, tmp_path: Path, home: Path, request: pytest.FixtureRequest

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -257,13 +258,16 @@ def test_ray_and_this_machine(runner, tmp_path_factory, monkeypatch):
 def test_sagemaker_here_and_there(runner, image, tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("import os\nprint('ran', os.environ['TORCHX_JOB_ID'])\n")
     monkeypatch.chdir(tmp_path)
-    gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").stdout
-    with running_moto(gateway.strip()) as moto, running_endpoint(moto) as (variables, options):
+    subnet = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}").stdout
+    here = next(
+        ip_network(subnet.strip()).hosts()
+    )  # Docker shows the gateway not always, but takes the first
+    with running_moto(str(here)) as moto, running_endpoint(moto) as (variables, options):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("SHUNTER_SAGEMAKER_DOCKER", "always")
         remote = {**options, "instance_type": "ml.m5.large"}
-        here = {"role": ROLE, "instance_type": "ml.m5.large"}
+        local = {"role": ROLE, "instance_type": "ml.m5.large"}
         jobs = [
             Submission(
                 component="train.script",
@@ -272,7 +276,7 @@ def test_sagemaker_here_and_there(runner, image, tmp_path, monkeypatch):
                 options=chosen,
                 workspace=".",
             )
-            for scheduler, chosen in [("aws_sagemaker", remote), ("sagemaker_local", here)]
+            for scheduler, chosen in [("aws_sagemaker", remote), ("sagemaker_local", local)]
         ]
         location = options["output_path"].replace("results", "races")
         check_race(runner, races.plan_race(runner, jobs, location), role="script")

@@ -132,17 +132,8 @@ def test_who_runs_this(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_tests(*arguments: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-        *arguments,
-    ]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [sys.executable, "-m", "pytest", *options, *arguments]
     environ = {**os.environ, system.SWITCH: "1"}
     for name in list(environ):
         if name.startswith("PYTEST_"):
@@ -153,20 +144,6 @@ def run_tests(*arguments: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_local_jobs_run_without_the_primitives_of_linux() -> None:
-    names = "success or failure_with or idempotent or roles_and or are_followed or retries_are"
-    run_tests("tests/schedulers/local/test_conformance.py", "-k", names)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_all_of_local_jobs_without_the_primitives_of_linux() -> None:
-    run_tests("tests/schedulers/local")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("tests", ["tests/aws", "tests/sagemaker"])
-def test_remote_schedulers_without_the_primitives_of_linux(tests: str) -> None:
-    run_tests(tests, "-m", "not slow", "--ignore=tests/sagemaker/local")
+    run_tests("tests/schedulers/local", "-m", "not slow", "-n", "2")
