@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from shunter.errors import UnreachableError
-from shunter.runner import Runner
+from shunter.runner import Runner, get_runner
 from shunter.runner.history import History
 from shunter.runner.records import JobRecord
 from shunter.schedulers.registry import get_scheduler_factory
@@ -57,6 +57,22 @@ def test_filters_and_search(page: Page) -> None:
     assert names(page.get("/", state="FAILED", scheduler="slurm").text) == ["eval"]
     assert names(page.get("/", state="NONSENSE").text) == ["eval", "train-b", "train-a"]
     assert "out of memory" in page.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ({"q": "nothing"}, "No job of this machine&#39;s history matches"),
+        ({"page": 9}, "There are no older jobs"),
+    ],
+)
+def test_an_empty_list_says_why_and_leads_on(page: Page, query: dict[str, Any], hint: str) -> None:
+    assert "shunter run ./train.py" in page.get("/").text
+    record(History(), "run")
+    assert "shunter run ./train.py" not in page.get("/").text
+    text = page.get("/", **query).text
+    assert hint in text
+    assert '<a href="/">' in text.partition("<tbody>")[2]
 
 
 def test_refused_submissions_are_shown_on_demand(page: Page) -> None:
@@ -216,7 +232,7 @@ def test_two_jobs_are_compared(page: Page) -> None:
 
 def test_charts_of_no_jobs_and_of_too_many(page: Page) -> None:
     assert "Select jobs" in page.get("/charts").text
-    handles = [f"local_cwd://shunter/job-{number}" for number in range(20)]
+    handles = [f"local_cwd://shunter/job-{number}" for number in range(30)]
     assert page.get("/charts", handle=handles).status_code == 400
 
 
@@ -370,6 +386,20 @@ def test_a_search_goes_from_part_to_part(page: Page) -> None:
     assert [number for answer in reversed(all_found("end", back="1")) for number in answer] == wanted
     assert "is not a regular expression" in page.get("/job/log/search", **{**place, "q": "("}).text
     assert page.get("/job/log/search", **{**place, "q": ""}).status_code == 400
+
+
+def test_a_job_begins_with_the_log_of_the_replica_that_failed(page: Page, tmp_path: Path) -> None:
+    script = "test $0 = 0 || { echo here it $((1))broke; exit 3; }"
+    role = Role("trainer", "", entrypoint="sh", args=["-c", script, "${replica_id}"], num_replicas=2)
+    with get_runner() as runner:
+        handle = runner.run(AppDef("job", [role]), "local_cwd", {}, workspace=None)
+        runner.wait(handle)
+    text = page.get("/job", handle=handle).text
+    assert "here it 1broke" in text
+    assert 'value="trainer/1" selected' in text
+    text = page.get("/job", handle=handle, place="trainer/0").text
+    assert "here it 1broke" not in text
+    assert "It wrote nothing." in text
 
 
 def test_a_log_that_cannot_be_read_says_why(page: Page) -> None:

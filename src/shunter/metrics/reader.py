@@ -37,8 +37,8 @@ STEP = "step"
 _PATIENCE = 5.0
 #: How many blocks of a followed log wait to be read.
 _WAITING_BLOCKS = 16
-#: Seconds that an update waits for the thread that fills them again, and for how many seconds it does so: else
-#: each update would read no more than those few lines.
+#: Seconds that an update waits for the thread that fills them again, and for how many seconds it does so.
+#: Without that, each update would read those few lines only.
 _QUIET, _MOST_WAITING = 0.05, 1.0
 #: Bytes that are read for each of the last lines of a log, at most.
 _LINE_BYTES = 400

@@ -355,8 +355,10 @@ def log_body(parts: Parts, view: LogView, part: LogPart, *, over: bool, matching
 
     ``over`` says that nothing more will be written; ``matching`` are the lines that were searched for.
     """
+    is_empty = over and not part.size
     return _box(view)[
         earlier_button(parts, view, part.start, part.before) if part.before else None,
+        h.p(".note")["It wrote nothing."] if is_empty else None,
         h.div("#lines")[chunk(part.data, part, matching)],
         _onward(parts, view, part, over=over),
     ]
@@ -490,17 +492,6 @@ def charts_part(handles: Sequence[str], *, live: bool) -> h.Fragment:
             data_charts=url("/metrics.json", handle=list(handles)),
             data_live="3000" if live else None,
         )[h.p(".note")["Looking for metrics …"]],
-    ]
-
-
-def charts_heading(handles: Sequence[str]) -> h.Element:
-    """Return links to the jobs that are drawn together."""
-    return h.h1[
-        h.span["Charts"],
-        [
-            h.a(".handle", href=url("/job", handle=handle))[clean(handle.rpartition("/")[2])]
-            for handle in handles
-        ],
     ]
 
 
