@@ -206,6 +206,11 @@ def test_views_of_the_list_are_saved_by_the_browser(browser: Any, server: Server
     page.evaluate("window.prompt = () => 'the <b>good</b> ones'")
     page.click("#save-view")
     shown(page, "#views a:text-is('the <b>good</b> ones')")
+    page.uncheck("input[value=SUCCEEDED]")
+    page.wait_for_url("**/?q=pyth&scheduler=")
+    page.go_back()
+    page.wait_for_url("**/?q=pyth&state=SUCCEEDED")
+    page.wait_for_function("document.querySelector('input[value=SUCCEEDED]').checked")  # as the list is
     page.goto(server.origin)
     page.click("#views a")
     page.wait_for_url("**/?q=pyth&state=SUCCEEDED")

@@ -20,7 +20,9 @@ from shunter.runner.records import JobRecord
 from shunter.schedulers.registry import get_scheduler_factory
 from shunter.schedulers.responses import LogBlock, LogQuery
 from shunter.specs.app import AppDef, Role
-from shunter.ui import runner_pool
+from shunter.specs.resources import Resource
+from shunter.specs.serialize import to_json
+from shunter.ui import runner_pool, web_app
 from shunter.ui.log_html import as_html
 from shunter.ui.log_spool import LogCopy
 from tests.ui.conftest import ORIGIN, Page, record
@@ -228,6 +230,21 @@ def test_two_jobs_are_compared(page: Page) -> None:
     assert "<ins>&lt;2&gt;</ins>" in text
     assert "<ins>&lt;2&gt;</ins>" in page.get("/job", handle=handles[1], tab="Changes").text
     assert page.get("/compare", handle=handles[:1]).status_code == 400
+    handles = [record(history, "run", component_args=["--msg", text]) for text in ("a b", "c")]
+    assert "<ins>--msg c</ins>" in page.get("/compare", handle=handles).text
+
+
+def test_a_job_shows_what_it_asked_for_and_has_used(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = Resource(cpu=4, gpu=1, memMB=16 << 10)
+    role = Role("trainer", "", entrypoint="python", num_replicas=2, resource=resource)
+    handle = record(History(), "run", app=to_json(AppDef("run", [role])))
+    text = page.get("/job", handle=handle).text
+    assert "2 replicas with 1 GPU, 4 CPUs, 16.0 GiB memory" in text
+    assert "/job/used?" in text
+    monkeypatch.setattr(web_app, "use_lines", lambda *_: ["trainer: used <9> GiB"])
+    text = page.get("/job/used", handle=handle).text
+    assert "trainer: used &lt;9&gt; GiB" in text
+    assert "data-refresh" not in text  # it has ended
 
 
 def test_charts_of_no_jobs_and_of_too_many(page: Page) -> None:

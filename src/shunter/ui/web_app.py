@@ -20,6 +20,7 @@ from shunter.runner import Runner
 from shunter.runner.jobsearch import JobFilter, recorded, resolve
 from shunter.runner.observation import as_recorded, recorded_status, unknown_job
 from shunter.runner.records import JobRecord
+from shunter.runner.resource_use import use_lines
 from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import LogRange
 from shunter.specs.handles import parse_app_handle
@@ -97,6 +98,7 @@ class WebApp:
                 Route("/job", self.job),
                 Route("/job/status", self.job_status),
                 Route("/job/cause", self.job_cause),
+                Route("/job/used", self.job_used),
                 Route("/job/points", self.job_points),
                 Route("/job/file", self.file),
                 Route("/job/files.tar", self.files_archive),
@@ -263,6 +265,7 @@ class WebApp:
             replicas = await self._known_replicas(handle)
         content: list[Node] = [
             job_page.status_part(parts, handle, status, record, notice),
+            job_page.used_part(parts, handle, None, live=not over),
             job_page.charts_part([handle], live=not over),
         ]
         if replicas:
@@ -304,6 +307,16 @@ class WebApp:
         """Show why a job failed, with a few lines of its log."""
         part = await self._why(self._handle(request), job_page.MOST_CAUSE_LINES)
         return HTMLResponse(str(h.div(".cause")[part]))
+
+    async def job_used(self, request: Request) -> Response:
+        """Show what a job has used of what it asked for."""
+        handle = self._handle(request)
+        status, _ = await self._status(handle, await self._record(handle))
+        texts = await self._pool.ask(
+            self._lane(handle), lambda runner: use_lines(runner, handle), LOG_PATIENCE
+        )
+        part = job_page.used_part(Parts(request), handle, texts, live=not status.is_terminal())
+        return HTMLResponse(str(part))
 
     async def _others(self, handle: str) -> list[JobRecord]:
         """Return the jobs that were submitted last, those of the same name first."""

@@ -124,7 +124,10 @@
     const shape = JSON.stringify([lines.map((one) => one.line), isLog, by()]);
     chart.lines = lines;
     if (chart.plot && chart.shape === shape) {
+      const { min, max } = chart.plot.scales.x;
+      const isPart = min > chart.plot.data[0][0] || max < chart.plot.data[0].at(-1); // the user has enlarged one
       chart.plot.setData(data);
+      if (isPart) chart.plot.setScale("x", { min, max });
     } else {
       chart.plot?.destroy();
       chart.shape = shape;
