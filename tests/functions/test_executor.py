@@ -22,6 +22,8 @@ from shunter.functions import submitted_job
 from shunter.functions.call_results import RemoteTraceback
 from shunter.runner.calls import unused_calls
 from shunter.runner.records import JobRecord
+from shunter.specs.sweep_points import Point
+from shunter.sweeps import run_sweep
 from tests.functions import work
 
 
@@ -351,6 +353,20 @@ def test_a_repeated_job_makes_its_call_again_and_the_history_has_no_key(executor
     state = Path(os.environ["SHUNTER_HOME"], "state")
     database = b"".join(path.read_bytes() for path in state.glob("history*"))
     assert b"SHUNTER_CALL_KEY" not in database
+
+
+def test_notebooks_show_the_points_of_a_sweep_as_the_legend_of_its_charts(executor, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nfor k in range(3): print(f'step {k} loss={k * float(sys.argv[1])}')\n")
+    points = [Point({"rate": rate}, ["--script", str(script), "--", rate]) for rate in ("1", "2")]
+    with shunter.get_runner() as runner:
+        handle = run_sweep(runner, "utils.python", points, "local_cwd")
+        runner.wait(handle)
+    shown = shunter.Job(handle)._repr_html_()
+    assert "<p>python/0: loss 2</p>" in shown
+    for number, rate in enumerate("12"):
+        row = f"python/{number}</td><td>SUCCEEDED</td><td>localhost</td><td>rate={rate}</td>"
+        assert f"</span> {row}" in shown
 
 
 def test_notebooks_show_jobs_and_futures(executor):

@@ -161,6 +161,30 @@ def test_following_reads_nothing_twice(runner, tmp_path):
         assert list(reader.by_name()["loss"][0].values) == [1, 2, 3]
 
 
+def test_one_update_reads_what_a_running_job_has_written(runner, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader_module, "_QUIET", 3.0)  # seconds, on a machine that is busy
+    monkeypatch.setattr(reader_module, "_MOST_WAITING", 60.0)
+    ready, fifo = tmp_path / "ready", tmp_path / "go"
+    os.mkfifo(fifo)
+    script = (
+        "import time\n"
+        "for step in range(200):\n"  # lines with times of their own, so that each is a block
+        "    print(f'loss {step}', flush=True)\n"
+        "    time.sleep(.002)\n"
+        f"open({str(ready)!r}, 'w').close()\n"
+        f"open({str(fifo)!r}).read()\n"
+    )
+    handle = start(runner, script)
+    while not ready.exists():
+        time.sleep(0.05)
+    with MetricReader(runner, handle, ["loss"], follow=True) as reader:
+        while not reader.update(timeout=1.0):
+            pass
+        assert reader.by_name()["loss"][0].count == 200
+        fifo.write_text("")
+        runner.wait(handle)
+
+
 def test_a_restart_from_a_checkpoint_leaves_one_line(runner, tmp_path):
     mark = tmp_path / "mark"
     script = (

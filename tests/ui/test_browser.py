@@ -96,6 +96,18 @@ def test_a_job_is_watched_and_cancelled(browser: Any, server: Server, job: Job) 
     assert said == [f"INFO said {step} <img src=x onerror=alert(1)>" for step in range(25)]
     assert page.locator(".log img").count() == 0
     assert page.locator(".log .l .c2").first.inner_text() == "INFO"
+    over = page.locator(".chart .u-over").first
+    place = over.bounding_box()
+    over.hover(position={"x": place["width"] / 2, "y": 20})
+    page.mouse.down()
+    page.mouse.move(place["x"] + place["width"] / 4, place["y"] + 20, steps=3)
+    page.mouse.up()
+    over.hover(position={"x": 0, "y": 20})
+    shown(page, ".chart .where:has-text('step 6')")  # the part is enlarged
+    job.step(3)
+    shown(page, ".chart[data-points='28']")
+    page.mouse.move(place["x"] + 2, place["y"] + 40)
+    shown(page, ".chart .where:has-text('step 6')")  # and remains so
     log = page.locator(".log")
     assert log.evaluate("log => log.scrollHeight - log.scrollTop - log.clientHeight") < 40
     shoot(page, "job-running")

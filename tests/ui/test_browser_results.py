@@ -85,6 +85,8 @@ def test_files_are_browsed_shown_and_downloaded(
         assert len(archive.getnames()) == 6
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    boxes = [button.bounding_box() for button in page.locator(".files .button").all()]
+    assert len({round(box["x"] + box["width"]) for box in boxes}) == 1  # one above the other
     assert complaints == []
 
 
@@ -123,6 +125,13 @@ def test_charts_are_drawn_as_the_user_wants(browser: Any, server: Server, script
     shown(page, ".chart >> nth=1")
     shown(page, ".chart:has-text('loss') li >> nth=1")
     loss = page.locator(".chart:has(figcaption:has-text('loss'))")
+    assert "lr=1 python/0: 0.04" in loss.locator("li").nth(1).inner_text()
+    shown(page, "tr.best:has-text('0.04')")
+    page.click("th >> text=acc")  # another metric by which the jobs are sorted
+    shown(page, "th[aria-sort=descending]:has-text('highest acc')")
+    page.go_back()
+    shown(page, "th[aria-sort=ascending]:has-text('lowest loss')")
+    shown(page, ".chart:has-text('loss') li >> nth=1")
     assert "0.04 at 49" in loss.locator("li").nth(1).inner_text()
     loss.locator(".u-over").hover(position={"x": 2, "y": 20})  # the values under the pointer
     shown(page, ".where:has-text('step 0')")
@@ -171,6 +180,13 @@ def test_a_failure_is_explained_compared_and_repeated_with_other_arguments(
     shown(page, ".cause .headline:has-text('CUDA out of memory: <b>lr</b> of 10')")
     shown(page, ".cause pre:has-text('raise RuntimeError')")
     shoot(page, "job-failed")
+    field = page.locator("[data-find]")
+    assert field.bounding_box()["width"] > 150  # its hint is not cut off
+    page.emulate_media(media="print")
+    for hidden in (".top", ".tabs", ".bar >> nth=0"):
+        assert not page.locator(hidden).is_visible()
+    assert page.locator(".cause").is_visible()
+    page.emulate_media(media="screen")
     page.click(".tabs >> text=Changes")
     page.fill("input[type=search][name=handle]", good.rpartition("/")[2])
     page.click("main button:text-is('Compare')")
@@ -190,6 +206,11 @@ def test_views_of_the_list_are_saved_by_the_browser(browser: Any, server: Server
     page.evaluate("window.prompt = () => 'the <b>good</b> ones'")
     page.click("#save-view")
     shown(page, "#views a:text-is('the <b>good</b> ones')")
+    page.uncheck("input[value=SUCCEEDED]")
+    page.wait_for_url("**/?q=pyth&scheduler=")
+    page.go_back()
+    page.wait_for_url("**/?q=pyth&state=SUCCEEDED")
+    page.wait_for_function("document.querySelector('input[value=SUCCEEDED]').checked")  # as the list is
     page.goto(server.origin)
     page.click("#views a")
     page.wait_for_url("**/?q=pyth&state=SUCCEEDED")

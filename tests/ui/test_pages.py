@@ -14,13 +14,15 @@ from urllib.parse import quote
 import pytest
 
 from shunter.errors import UnreachableError
-from shunter.runner import Runner
+from shunter.runner import Runner, get_runner
 from shunter.runner.history import History
 from shunter.runner.records import JobRecord
 from shunter.schedulers.registry import get_scheduler_factory
 from shunter.schedulers.responses import LogBlock, LogQuery
 from shunter.specs.app import AppDef, Role
-from shunter.ui import runner_pool
+from shunter.specs.resources import Resource
+from shunter.specs.serialize import to_json
+from shunter.ui import runner_pool, web_app
 from shunter.ui.log_html import as_html
 from shunter.ui.log_spool import LogCopy
 from tests.ui.conftest import ORIGIN, Page, record
@@ -57,6 +59,22 @@ def test_filters_and_search(page: Page) -> None:
     assert names(page.get("/", state="FAILED", scheduler="slurm").text) == ["eval"]
     assert names(page.get("/", state="NONSENSE").text) == ["eval", "train-b", "train-a"]
     assert "out of memory" in page.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ({"q": "nothing"}, "No job of this machine&#39;s history matches"),
+        ({"page": 9}, "There are no older jobs"),
+    ],
+)
+def test_an_empty_list_says_why_and_leads_on(page: Page, query: dict[str, Any], hint: str) -> None:
+    assert "shunter run ./train.py" in page.get("/").text
+    record(History(), "run")
+    assert "shunter run ./train.py" not in page.get("/").text
+    text = page.get("/", **query).text
+    assert hint in text
+    assert '<a href="/">' in text.partition("<tbody>")[2]
 
 
 def test_refused_submissions_are_shown_on_demand(page: Page) -> None:
@@ -212,11 +230,26 @@ def test_two_jobs_are_compared(page: Page) -> None:
     assert "<ins>&lt;2&gt;</ins>" in text
     assert "<ins>&lt;2&gt;</ins>" in page.get("/job", handle=handles[1], tab="Changes").text
     assert page.get("/compare", handle=handles[:1]).status_code == 400
+    handles = [record(history, "run", component_args=["--msg", text]) for text in ("a b", "c")]
+    assert "<ins>--msg c</ins>" in page.get("/compare", handle=handles).text
+
+
+def test_a_job_shows_what_it_asked_for_and_has_used(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = Resource(cpu=4, gpu=1, memMB=16 << 10)
+    role = Role("trainer", "", entrypoint="python", num_replicas=2, resource=resource)
+    handle = record(History(), "run", app=to_json(AppDef("run", [role])))
+    text = page.get("/job", handle=handle).text
+    assert "2 replicas with 1 GPU, 4 CPUs, 16.0 GiB memory" in text
+    assert "/job/used?" in text
+    monkeypatch.setattr(web_app, "use_lines", lambda *_: ["trainer: used <9> GiB"])
+    text = page.get("/job/used", handle=handle).text
+    assert "trainer: used &lt;9&gt; GiB" in text
+    assert "data-refresh" not in text  # it has ended
 
 
 def test_charts_of_no_jobs_and_of_too_many(page: Page) -> None:
     assert "Select jobs" in page.get("/charts").text
-    handles = [f"local_cwd://shunter/job-{number}" for number in range(20)]
+    handles = [f"local_cwd://shunter/job-{number}" for number in range(30)]
     assert page.get("/charts", handle=handles).status_code == 400
 
 
@@ -370,6 +403,20 @@ def test_a_search_goes_from_part_to_part(page: Page) -> None:
     assert [number for answer in reversed(all_found("end", back="1")) for number in answer] == wanted
     assert "is not a regular expression" in page.get("/job/log/search", **{**place, "q": "("}).text
     assert page.get("/job/log/search", **{**place, "q": ""}).status_code == 400
+
+
+def test_a_job_begins_with_the_log_of_the_replica_that_failed(page: Page, tmp_path: Path) -> None:
+    script = "test $0 = 0 || { echo here it $((1))broke; exit 3; }"
+    role = Role("trainer", "", entrypoint="sh", args=["-c", script, "${replica_id}"], num_replicas=2)
+    with get_runner() as runner:
+        handle = runner.run(AppDef("job", [role]), "local_cwd", {}, workspace=None)
+        runner.wait(handle)
+    text = page.get("/job", handle=handle).text
+    assert "here it 1broke" in text
+    assert 'value="trainer/1" selected' in text
+    text = page.get("/job", handle=handle, place="trainer/0").text
+    assert "here it 1broke" not in text
+    assert "It wrote nothing." in text
 
 
 def test_a_log_that_cannot_be_read_says_why(page: Page) -> None:

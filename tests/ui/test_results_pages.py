@@ -18,7 +18,7 @@ from shunter.specs.serialize import to_json
 from shunter.specs.sweep_points import Point
 from shunter.sweeps import run_sweep
 from shunter.ui import job_actions, web_app
-from shunter.ui.sweep_page import Axis, PointMetrics
+from shunter.ui.sweep_page import Axis, PointMetrics, shown_number
 from tests.cluster_hosts import wait_until
 from tests.ui.conftest import Page, record
 
@@ -132,6 +132,56 @@ def test_axes_have_numbers_in_proportion_and_words_one_above_the_other() -> None
     assert Axis("many", [str(value) for value in range(99)]).labels == ["0", "98"]
 
 
+def test_jobs_are_compared_as_points_of_a_sweep_are(page: Page, script: str) -> None:
+    handles = []
+    with get_runner() as runner:
+        for words in (["--", "2", "--kind", "a"], ["--", "1", "--kind", "b"], ["--", "no number"]):
+            handles.append(runner.run_component("utils.python", ["--script", script, *words], "local_cwd"))
+            runner.wait(handles[-1])
+    text = page.get("/charts", handle=handles).text
+    assert "Reading the metrics" in text  # the page is there before
+    assert "/charts/jobs?" in text
+    texts: list[str] = []
+
+    def is_read() -> bool:
+        texts.append(page.get("/charts/jobs", handle=handles).text)
+        return "polyline" in texts[-1]
+
+    wait_until(is_read, "the metrics of the jobs have been read")
+    heads, _, body = texts[-1].partition("<tbody>")
+    assert [head in heads for head in (">arguments<", ">kind<", ">script<", "lowest loss")] == [1, 1, 0, 1]
+    first, second, third = body.split("</tr>")[:3]
+    assert ">b</td>" in first
+    assert "0.01</td>" in first
+    assert 'class="best"' in first
+    assert ">a</td>" in second
+    assert "FAILED" in third
+    assert "data-refresh" not in texts[-1]  # all have ended
+    found = page.get("/metrics.json", handle=handles).json()
+    assert {one["label"].partition(" ")[2] for one in found["series"] if one["name"] == "loss"} == {
+        "arguments=2 kind=a python/0",
+        "arguments=1 kind=b python/0",
+    }
+    assert found["problems"] == [f"{handles[2].rpartition('/')[2]} has no metrics."]
+
+
+def test_a_sweep_is_listed_with_its_best_point(
+    page: Page, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_app, "GLANCE_PATIENCE", 60.0)
+    points = [Point({"rate": rate}, ["--script", script, "--", rate]) for rate in ("3", "1", "2")]
+    with get_runner() as runner:
+        runner.wait(run_sweep(runner, "utils.python", points, "local_cwd"))
+    assert "best last loss 0.01: rate=1" in page.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "-"), (0.012345678, "0.012346"), (123456.7, "123,457"), (1e20, "1e+20")]
+)
+def test_numbers_are_short(value: float | None, shown: str) -> None:
+    assert shown_number(value) == shown
+
+
 def test_points_that_report_no_number_are_not_ranked() -> None:
     several = []
     for index, value in enumerate((2.0, float("nan"), 1.0)):
@@ -189,5 +239,5 @@ def test_a_metric_that_is_not_there_is_replaced(home: Path, script: str) -> None
         runner.wait(handle)
         with MetricReader(runner, handle) as reader:
             reader.update()
-            metrics: Any = PointMetrics.of(reader, "no such metric", "sideways")
+            metrics: Any = PointMetrics.of(reader.by_name(), "no such metric", "sideways")
     assert (metrics.chosen, metrics.order, metrics.best) == ("loss", "min", {0: 0.01})

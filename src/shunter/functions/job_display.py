@@ -6,7 +6,8 @@ All text is escaped, and secrets are masked: notebooks are kept, and shown to ot
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shunter.errors import ShunterError, described
 from shunter.metrics import MetricReader, Series, decimate
@@ -18,6 +19,8 @@ from shunter.runner.observation import unknown_job
 from shunter.schedulers.api import LogQuery
 from shunter.schedulers.lines import end_of
 from shunter.specs.status import AppState, AppStatus
+from shunter.specs.sweep_points import index_of, label_of
+from shunter.sweeps.point_rows import known_points
 from shunter.terminal import clean
 from shunter.why.explanation import explain
 
@@ -45,7 +48,7 @@ def html_of(handle: str) -> str:
                 _head(handle, status),
                 explain(runner, handle, status)._repr_html_() if status.state in _EXPLAINED else "",
                 _metrics(runner, handle, some),
-                _replicas(status),
+                _replicas(status, known_points(runner, handle)),
                 *(_end_of_log(runner, handle, *replica) for replica in some),
             ]
     except (ShunterError, OSError, NotImplementedError) as error:
@@ -58,16 +61,22 @@ def _head(handle: str, status: AppStatus) -> str:
     return f"<p><b>{html.escape(handle)}</b> {status.state}{reason}</p>"
 
 
-def _replicas(status: AppStatus) -> str:
+def _replicas(status: AppStatus, points: Sequence[Mapping[str, Any]]) -> str:
+    """Return the replicas as a table, which is the legend of the charts, too."""
     replicas = status.replicas()
-    rows = [
-        (clean(f"{replica.role}/{replica.id}"), str(replica.state), clean(replica.hostname or ""))
-        for replica in replicas[:SHOWN_REPLICAS]
-    ]
-    cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    heads = ("replica", "state", "host", *(["point"] if points else []))
+    table = ""
+    for number, replica in enumerate(replicas[:SHOWN_REPLICAS]):
+        cells = [clean(f"{replica.role}/{replica.id}"), str(replica.state), clean(replica.hostname or "")]
+        index = index_of(replica.role, replica.id)
+        cells += [clean(label_of(points[index]))] if index < len(points) else []
+        colour = _COLOURS[number] if number < len(_COLOURS) and len(replicas) > 1 else ""
+        mark = f'<span style="color: {colour}">&#9632;</span> ' if colour else ""
+        row = "</td><td>".join(map(html.escape, cells))
+        table += f"<tr><td>{mark}{row}</td></tr>\n"
     more = f"<p>{SHOWN_REPLICAS} of {len(replicas)} replicas</p>" if len(replicas) > SHOWN_REPLICAS else ""
-    table = "".join(f"<tr>{row}</tr>\n" for row in cells)
-    return f"<table><tr><th>replica</th><th>state</th><th>host</th></tr>\n{table}</table>{more}"
+    head = "".join(f"<th>{head}</th>" for head in heads)
+    return f"<table><tr>{head}</tr>\n{table}</table>{more}"
 
 
 def _end_of_log(runner: Runner, handle: str, role: str, k: int) -> str:
@@ -95,7 +104,10 @@ def _metrics(runner: Runner, handle: str, replicas: Sequence[tuple[str, int]]) -
             texts = last_values(metrics, reader.definitions)
     except (ShunterError, NotImplementedError, OSError):  # its log says so, below
         return ""
-    lines = "".join(f"<p>{html.escape(clean(text))}</p>" for text in texts.values())
+    first = {role: f"{role}/{k}: " for role, k in reversed(replicas)} if len(replicas) > 1 else {}
+    lines = "".join(
+        f"<p>{html.escape(clean(first.get(role, '') + text))}</p>" for role, text in texts.items()
+    )
     drawn = [name for name in metrics if not name.startswith(PREFIX)][:SHOWN_CHARTS]
     return lines + "".join(_chart(name, metrics[name]) for name in drawn)
 

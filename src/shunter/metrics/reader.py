@@ -37,6 +37,9 @@ STEP = "step"
 _PATIENCE = 5.0
 #: How many blocks of a followed log wait to be read.
 _WAITING_BLOCKS = 16
+#: Seconds that an update waits for the thread that fills them again, and for how many seconds it does so.
+#: Without that, each update would read those few lines only.
+_QUIET, _MOST_WAITING = 0.05, 1.0
 #: Bytes that are read for each of the last lines of a log, at most.
 _LINE_BYTES = 400
 #: Bytes of logs in which metrics are looked for that nobody has named.
@@ -259,9 +262,10 @@ class MetricReader:
             threading.Thread(
                 target=_pump, args=(blocks, self._blocks), name="metrics-log", daemon=True
             ).start()
+        until = time.monotonic() + _MOST_WAITING
         while True:
             patience = _PATIENCE if ended else timeout
-            timeout = 0.0  # what is there by then is taken without waiting
+            timeout = _QUIET if time.monotonic() < until else 0.0
             try:
                 item = self._blocks.get(timeout=patience) if patience else self._blocks.get_nowait()
             except queue.Empty:

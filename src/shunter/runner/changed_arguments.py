@@ -64,6 +64,25 @@ def changed(old: Sequence[str], changes: Sequence[str]) -> list[str]:
     return new
 
 
+def named_words(words: Sequence[str]) -> dict[str, str]:
+    """Return the values of options and pairs by name: ``lr`` of ``--lr 0.5`` and of ``lr=0.5``.
+
+    Words that follow neither are the value of ``arguments``.
+    """
+    found: dict[str, str] = {}
+    name = rest = "arguments"
+    for word in words:
+        if _name_of(word) is not None:
+            name, is_pair, value = word.lstrip("-+~").partition("=")
+            found[name] = value
+            name = rest if is_pair else name
+        elif word == "--":
+            name = rest
+        else:
+            found[name] = f"{found.get(name, '')} {word}".strip()
+    return found
+
+
 def _begins(word: str) -> bool:
     """Tell whether a word is an option or a pair, rather than the value of the option before it."""
     is_option = word.startswith("-") and word != "-" and not _NUMBER.fullmatch(word)

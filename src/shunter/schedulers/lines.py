@@ -16,6 +16,8 @@ QUEUED_BLOCKS = 256
 READ_SIZE = 256 << 10
 #: A carriage return ends a line too (a progress bar draws over it), unless a line feed follows.
 LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\n|\Z)|\r\Z|\Z)")
+#: An expression that stands for itself.
+_LITERAL = re.compile(r"[\w \"'#%&,/:;<=>@`~!-]*", re.ASCII)
 
 
 class LineSearch:
@@ -27,9 +29,12 @@ class LineSearch:
 
     def __init__(self, regex: str) -> None:
         self._search = compile_regex(regex).search
+        self._literal = regex.encode() if _LITERAL.fullmatch(regex) else b""
 
     def select(self, block: bytes) -> bytes:
         """Return the lines in which the expression matches, their ends included."""
+        if self._literal not in block:  # most blocks of a large log: need not be cut into lines
+            return b""
         return b"".join(
             line for line in iter_lines(block) if self._search(line.decode("utf-8", "replace").rstrip("\r\n"))
         )

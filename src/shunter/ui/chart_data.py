@@ -95,8 +95,15 @@ class ChartData:
         self._pool = pool
         self._jobs: OrderedDict[str, WatchedJob] = OrderedDict()
 
-    async def read(self, handles: Sequence[str], by: str = "step") -> dict[str, Any]:
-        """Return the series of jobs, what is wrong, and whether more will come; ``by`` is step or time."""
+    async def read(
+        self, handles: Sequence[str], by: str = "step", labels: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the series of jobs, what is wrong, and whether more will come.
+
+        Args:
+            by: step or time.
+            labels: what stands for each of several jobs in the legend.
+        """
         series: list[dict[str, Any]] = []
         problems: list[str] = []
         busy, over = False, True
@@ -109,8 +116,11 @@ class ChartData:
             if found is None:
                 busy = True
                 continue
-            prefix = f"{handle.rpartition('/')[2]} " if len(handles) > 1 else ""
+            name = (labels or {}).get(handle) or handle.rpartition("/")[2]
+            prefix = f"{name} " if len(handles) > 1 else ""
             series += [{**one, "label": prefix + one["label"]} for one in found["series"]]
+            if found["over"] and not found["series"] and prefix:
+                problems.append(f"{handle.rpartition('/')[2]} has no metrics.")
             problems += found["problems"]
             busy = busy or found["busy"]
             over = over and found["over"]

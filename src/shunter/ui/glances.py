@@ -7,10 +7,12 @@ looked at once. So a list never waits for logs, and its next refresh shows what 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from shunter.diagnosis.waiting import explain_waiting
 from shunter.errors import ShunterError
@@ -19,14 +21,19 @@ from shunter.metrics.reader import MetricReader
 from shunter.runner import Runner
 from shunter.runner.observation import as_recorded
 from shunter.runner.records import JobRecord
+from shunter.schedulers.registry import SWEEPS
 from shunter.specs.status import AppState, is_terminal
+from shunter.specs.sweep_points import label_of, points_of
 from shunter.ui.runner_pool import RunnerPool
+from shunter.ui.sweep_page import PointMetrics
 from shunter.why.explanation import explain
 
 #: Jobs that are remembered; seconds after which a job that runs is looked at again, and that a look may take.
 MOST_JOBS, AGE, PATIENCE = 5000, 10.0, 30.0
 #: Lines of a log in which the last values are.
 LINES = 60
+#: Points of a sweep up to which all are looked at; of more, as of other jobs, the first.
+MOST_POINTS = 16
 _WITH_METRICS = (AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
 _WAITS = (AppState.SUBMITTED, AppState.PENDING)
 
@@ -105,9 +112,27 @@ def _glance(runner: Runner, record: JobRecord) -> Glance:
     return Glance(_last_values(runner, record) if record.state in _WITH_METRICS else "", why)
 
 
+def _best_point(runner: Runner, record: JobRecord, role: str, points: Sequence[Mapping[str, Any]]) -> str:
+    """Return the best of the last values of a sweep's points, and the values of that point."""
+    try:
+        with MetricReader(runner, record.handle, discovers=True, record=record) as reader:
+            reader.read_ends([(role, number) for number in range(len(points))], LINES)
+            metrics = PointMetrics.of(reader.by_name())
+    except (ShunterError, NotImplementedError, OSError):
+        return ""
+    lasts = {at: value for at, value in metrics.last.get(metrics.chosen, {}).items() if math.isfinite(value)}
+    if not lasts:
+        return ""
+    best = (min if metrics.order == "min" else max)(lasts, key=lasts.__getitem__)
+    return f"best last {metrics.chosen} {lasts[best]:.4g}: {label_of(points[best])}"
+
+
 def _last_values(runner: Runner, record: JobRecord) -> str:
-    """Return the last values of the first replica of the first role that reports any."""
+    """Return the last values of the first replica of the first role that reports any; of a sweep the best."""
     for role in record.app.get("roles") or ():
+        points = points_of(role.get("metadata") or {}) if record.scheduler != SWEEPS else []
+        if 0 < len(points) <= MOST_POINTS and (best := _best_point(runner, record, role["name"], points)):
+            return best
         first = f"{role['name']}/0: " if role["num_replicas"] > 1 else ""
         try:
             with MetricReader(runner, record.handle, discovers=True, record=record) as reader:

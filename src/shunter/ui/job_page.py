@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import htpy as h
 from markupsafe import Markup
 
 from shunter.runner.records import JobRecord
+from shunter.runner.resource_use import size as memory_size
 from shunter.schedulers.lines import iter_lines
 from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import LogPart
@@ -155,6 +157,7 @@ def _facts(status: AppStatus, record: JobRecord | None) -> h.Element:
             "Took" if ended else "For": duration(status.started_at, status.ended_at, ended=ended),
             "Component": clean(record.component or ""),
             "Arguments": clean(record.arguments[:MOST_ARGUMENTS]) or None,
+            "Asked for": clean(_asked_for(record.app)),
             "Repeats": h.a(href=url("/job", handle=record.rerun_of))[clean(record.rerun_of)]
             if record.rerun_of
             else None,
@@ -172,6 +175,31 @@ def _facts(status: AppStatus, record: JobRecord | None) -> h.Element:
             else clean(link)
         )
     return facts(rows)
+
+
+def _asked_for(app: Mapping[str, Any]) -> str:
+    """Return the resources of each role's replicas in words."""
+    texts = []
+    for role in app.get("roles") or ():
+        asked, count = role.get("resource") or {}, role.get("num_replicas") or 1
+        memory, cpu, gpu = (float(asked.get(name) or 0) for name in ("memMB", "cpu", "gpu"))
+        words = [
+            f"{number:g} {name}{'s' * (number != 1)}"
+            for number, name in ((gpu, "GPU"), (cpu, "CPU"))
+            if number > 0
+        ]
+        words += [f"{memory_size(memory * (1 << 20))} memory"] if memory > 0 else []
+        texts.append((f"{count} replicas with " if count > 1 else "") + ", ".join(words) if words else "")
+    return "; ".join(filter(None, dict.fromkeys(texts)))
+
+
+def used_part(parts: Parts, handle: str, texts: Sequence[str] | None, *, live: bool) -> h.Element:
+    """Return what the replicas have used; the part loads itself where ``texts`` are None."""
+    trigger = "refresh" if texts is not None else "load"
+    asks = parts.htmx(get=url("/job/used", handle=handle), trigger=trigger, swap="outerHTML")
+    return h.div("#used", asks if live or texts is None else {}, data_refresh="30000" if live else None)[
+        [h.p(".note")[clean(text)] for text in texts or ()]
+    ]
 
 
 def _timeline(handle: str, status: AppStatus, record: JobRecord | None) -> h.Node:
@@ -355,8 +383,10 @@ def log_body(parts: Parts, view: LogView, part: LogPart, *, over: bool, matching
 
     ``over`` says that nothing more will be written; ``matching`` are the lines that were searched for.
     """
+    is_empty = over and not part.size
     return _box(view)[
         earlier_button(parts, view, part.start, part.before) if part.before else None,
+        h.p(".note")["It wrote nothing."] if is_empty else None,
         h.div("#lines")[chunk(part.data, part, matching)],
         _onward(parts, view, part, over=over),
     ]
@@ -490,17 +520,6 @@ def charts_part(handles: Sequence[str], *, live: bool) -> h.Fragment:
             data_charts=url("/metrics.json", handle=list(handles)),
             data_live="3000" if live else None,
         )[h.p(".note")["Looking for metrics …"]],
-    ]
-
-
-def charts_heading(handles: Sequence[str]) -> h.Element:
-    """Return links to the jobs that are drawn together."""
-    return h.h1[
-        h.span["Charts"],
-        [
-            h.a(".handle", href=url("/job", handle=handle))[clean(handle.rpartition("/")[2])]
-            for handle in handles
-        ],
     ]
 
 
@@ -647,6 +666,8 @@ def comparison_part(comparison: Comparison) -> list[h.Node]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return clean_lines(shlex.join(value))
     return clean_lines(value if isinstance(value, str) else json.dumps(value))
 
 

@@ -217,6 +217,7 @@ def jobs_table(
                 ],
                 h.tbody[[_row(record, problems, glances.get(record.handle, Glance())) for record in records]],
             ],
+            None if records else _nothing(wanted, total),
         ],
         _act_on_all(wanted, total) if total > len(records) else None,
         h.nav(".pages", aria_label="Pages of the list")[
@@ -224,6 +225,17 @@ def jobs_table(
             f" page {wanted.page} of {last} " if last > 1 else None,
             h.a(href=wanted.url(page=wanted.page + 1), rel="next")["older →"] if wanted.page < last else None,
         ],
+    ]
+
+
+def _nothing(wanted: Wanted, total: int) -> h.Element:
+    """Return why the table is empty, and what to do."""
+    if total:
+        return h.p(".note")["There are no older jobs. ", h.a(href=wanted.url(page=None))["The latest"]]
+    if wanted.is_filtered:
+        return h.p(".note")["No job of this machine's history matches. ", h.a(href="/")["Show all jobs"]]
+    return h.p(".note")[
+        "No job was started on this machine yet. Start one: ", h.code["shunter run ./train.py"]
     ]
 
 

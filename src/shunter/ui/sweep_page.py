@@ -1,19 +1,24 @@
-"""The points of a sweep: a table with their values, states and metrics, and parallel coordinates."""
+"""Points of a sweep, or jobs that are compared: a table of values, states, metrics; parallel coordinates."""
 
 from __future__ import annotations
 
+import copy
 import math
 import re
+import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 import htpy as h
 
-from shunter.metrics.reader import MetricReader
-from shunter.metrics.series import best_by_point
+from shunter.metrics.series import Series, best_by_point
 from shunter.metrics.usage import PREFIX
 from shunter.redaction import Redactor
+from shunter.runner.changed_arguments import named_words
+from shunter.runner.records import JobRecord
 from shunter.specs.sweep_points import index_of
 from shunter.terminal import clean, format_duration
 from shunter.ui.html_parts import Parts, badge, drawing, url
@@ -44,9 +49,9 @@ class PointMetrics:
     best: Mapping[int, float]
 
     @classmethod
-    def of(cls, reader: MetricReader, chosen: str, order: str) -> PointMetrics:
-        """Return the metrics that have been read so far."""
-        metrics = {name: some for name, some in reader.by_name().items() if not name.startswith(PREFIX)}
+    def of(cls, metrics: Mapping[str, Sequence[Series]], chosen: str = "", order: str = "") -> PointMetrics:
+        """Return what is shown of these metrics."""
+        metrics = {name: some for name, some in metrics.items() if not name.startswith(PREFIX)}
         if chosen not in metrics:
             chosen = min(metrics, key=lambda name: (name != "loss", "loss" not in name), default="")
         if order not in ("min", "max"):
@@ -58,19 +63,70 @@ class PointMetrics:
         }
         return cls(last, chosen, order, best_by_point(metrics.get(chosen, []), order))
 
+    @classmethod
+    def of_jobs(cls, jobs: Sequence[Mapping[str, Sequence[Series]]], chosen: str, order: str) -> PointMetrics:
+        """Return the metrics of several jobs, each of which counts as a point."""
+        metrics: dict[str, list[Series]] = {}
+        for number, by_name in enumerate(jobs):
+            for name, several in by_name.items():
+                for series in map(copy.copy, several):
+                    series.role, series.replica = "job", number
+                    metrics.setdefault(name, []).append(series)
+        return cls.of(metrics, chosen, order)
+
+
+def differing_values(records: Sequence[JobRecord]) -> list[dict[str, str]]:
+    """Return by name the values of each job's arguments in which the jobs differ."""
+    redactor = Redactor()
+    every = [named_words(_words(record.arguments)) for record in records]
+    names = dict.fromkeys(name for values in every for name in values)
+    differing = [name for name in names if len({values.get(name) for values in every}) > 1]
+    return [{name: redactor.named(name, values.get(name, "")) for name in differing} for values in every]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # it is text, not words
+        return text.split()
+
+
+def job_rows(records: Sequence[JobRecord]) -> list[dict[str, Any]]:
+    """Return jobs as rows of a table of points."""
+    return [
+        {
+            "point": number,
+            "replica": record.app_id,
+            "link": url("/job", handle=record.handle),
+            "values": values,
+            "state": record.state.name,
+            "reason": record.msg,
+            "seconds": record.started_at and (record.ended_at or time.time()) - record.started_at,
+        }
+        for number, (record, values) in enumerate(zip(records, differing_values(records), strict=True))
+    ]
+
 
 def points_part(
-    parts: Parts, handle: str, rows: Sequence[dict[str, Any]], metrics: PointMetrics | None, *, over: bool
+    parts: Parts,
+    page: str,
+    part: str,
+    rows: Sequence[dict[str, Any]],
+    metrics: PointMetrics | None,
+    *,
+    over: bool,
+    first: str = "Point",
 ) -> h.Element:
-    """Return the points of a sweep, the best first; the part reloads itself until the sweep has ended.
+    """Return points, the best first; the part reloads itself until all have ended.
 
     Args:
+        page, part: the URLs of the page and of this part alone.
         metrics: None as long as they are being read.
-        over: whether the sweep has ended.
+        over: whether all have ended.
+        first: the head of the first column.
     """
     busy = metrics is None
     metrics = metrics or PointMetrics({}, "", "min", {})
-    again = url("/job/points", handle=handle, metric=metrics.chosen, order=metrics.order)
     refreshes = busy or not over
     place = {index: number for number, index in enumerate(metrics.best)}
     rows = sorted(rows, key=lambda row: (place.get(row["point"], len(rows)), row["point"]))
@@ -79,48 +135,52 @@ def points_part(
         row["values"] = {name: redactor.named(name, text) for name, text in row["values"].items()}
     return h.section(
         "#points",
-        parts.htmx(get=again, trigger="refresh", swap="outerHTML") if refreshes else {},
-        data_refresh="3000" if refreshes else None,
+        parts.htmx(get=part, trigger="refresh", swap="outerHTML") if refreshes else {},
+        data_refresh=("700" if busy else "3000") if refreshes else None,
     )[
         h.p(".note")["Reading the metrics …"] if busy else None,
         _coordinates(rows[:MOST_DRAWN], metrics) if metrics.best else None,
-        _table(handle, rows[:MOST_POINTS], metrics),
+        _table(page, rows[:MOST_POINTS], metrics, first),
         h.p(".note")[f"{MOST_POINTS} of {len(rows)} points are shown."] if len(rows) > MOST_POINTS else None,
     ]
 
 
-def _table(handle: str, rows: Sequence[dict[str, Any]], metrics: PointMetrics) -> h.Element:
+def _sorted_by(page: str, metric: str, order: str | None) -> str:
+    query = {name: value for name, value in (("metric", metric), ("order", order)) if value}
+    return f"{page}&{urlencode(query, errors='replace')}" if query else page
+
+
+def _table(page: str, rows: Sequence[dict[str, Any]], metrics: PointMetrics, first: str) -> h.Element:
     names = list(rows[0]["values"])
-    heads: list[h.Node] = [h.th(scope="col")[text] for text in ("Point", "State", *map(clean, names))]
+    heads: list[h.Node] = [h.th(scope="col")[text] for text in (first, "State", *map(clean, names))]
     for name in metrics.last:
         is_chosen = name == metrics.chosen
         other = {"min": "max", "max": "min"}[metrics.order] if is_chosen else None
         words = {"min": "lowest ", "max": "highest "}[metrics.order] if is_chosen else ""
-        target = url("/job", handle=handle, tab="Points", metric=name, order=other)
         heads.append(
             h.th(
                 scope="col", aria_sort=("ascending" if metrics.order == "min" else "descending") * is_chosen
-            )[h.a(href=target)[words + clean(name)]]
+            )[h.a(href=_sorted_by(page, name, other))[words + clean(name)]]
         )
     best = next(iter(metrics.best), None)
     return h.table(".jobs.points")[
         h.thead[h.tr[heads, h.th(scope="col")["Time"], h.th(scope="col")["Reason"]]],
-        h.tbody[[_row(handle, row, metrics, is_best=row["point"] == best) for row in rows]],
+        h.tbody[[_row(row, metrics, is_best=row["point"] == best) for row in rows]],
     ]
 
 
-def _row(handle: str, row: Mapping[str, Any], metrics: PointMetrics, *, is_best: bool) -> h.Element:
+def _row(row: Mapping[str, Any], metrics: PointMetrics, *, is_best: bool) -> h.Element:
     index = row["point"]
     seconds = "-" if row["seconds"] is None else format_duration(row["seconds"])
     return h.tr(class_="best" if is_best else None, data_row=True)[
         h.td(".name")[
-            h.a(href=url("/job", handle=handle, place=row["replica"]) + "#log")[clean(row["replica"])],
+            h.a(href=row["link"])[clean(row["replica"])],
             h.b(".mark")[" best"] if is_best else None,
         ],
         h.td[badge(row["state"])],
         [h.td(".number")[clean(str(text))] for text in row["values"].values()],
         [
-            h.td(".number")[_number((metrics.best if name == metrics.chosen else values).get(index))]
+            h.td(".number")[shown_number((metrics.best if name == metrics.chosen else values).get(index))]
             for name, values in metrics.last.items()
         ],
         h.td(".time")[seconds],
@@ -128,8 +188,11 @@ def _row(handle: str, row: Mapping[str, Any], metrics: PointMetrics, *, is_best:
     ]
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.5g}"
+def shown_number(value: float | None) -> str:
+    """Return a value of a metric as a cell of the table."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.5g}"
 
 
 # ---- parallel coordinates
@@ -181,10 +244,15 @@ def _as_number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _coordinates(rows: Sequence[dict[str, Any]], metrics: PointMetrics) -> h.Element:
-    """Draw a line for each point through its values to its metric; the best ones are drawn last."""
+def _coordinates(rows: Sequence[dict[str, Any]], metrics: PointMetrics) -> h.Element | None:
+    """Draw a line for each point through its values to its metric; the best ones are drawn last.
+
+    Returns None where the points do not differ.
+    """
     shown = [row for row in rows if row["point"] in metrics.best][::-1]
     names = [name for name in rows[0]["values"] if len({row["values"].get(name) for row in shown}) > 1]
+    if not names:
+        return None
     axes = [Axis(name, [str(row["values"].get(name, "")) for row in shown]) for name in names]
     result = Axis(metrics.chosen, [repr(metrics.best[row["point"]]) for row in shown])
     axes.append(result)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -19,15 +20,16 @@ from shunter.runner import Runner
 from shunter.runner.jobsearch import JobFilter, recorded, resolve
 from shunter.runner.observation import as_recorded, recorded_status, unknown_job
 from shunter.runner.records import JobRecord
+from shunter.runner.resource_use import use_lines
 from shunter.schedulers.registry import SWEEPS
 from shunter.schedulers.responses import LogRange
 from shunter.specs.handles import parse_app_handle
-from shunter.specs.status import AppState, AppStatus
+from shunter.specs.status import AppState, AppStatus, is_terminal
 from shunter.sweeps.point_rows import point_rows
 from shunter.ui import files_page, job_page, jobs_page, sweep_page
 from shunter.ui.assets import ASSETS
 from shunter.ui.browser_guard import CSRF_FIELD, CSRF_HEADER, is_secret
-from shunter.ui.chart_data import ChartData
+from shunter.ui.chart_data import MOST_JOBS, ChartData
 from shunter.ui.files_page import FilesView
 from shunter.ui.glances import Glances
 from shunter.ui.html_parts import Parts, problem, url, verbatim
@@ -58,13 +60,17 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from shunter.metrics.series import Series
+
 #: Seconds that a list waits for the states of jobs, before it is shown with those that were seen last.
 LIST_PATIENCE = 0.7
 #: Seconds that it waits for metrics and causes of jobs that were not shown before.
 GLANCE_PATIENCE = 0.4
 #: Seconds that explaining a failure or ending jobs may take.
 LONG_PATIENCE = 60.0
-MOST_COMPARED = 12
+MOST_COMPARED = MOST_JOBS
+#: Characters of a job's arguments that the legend of a chart shows.
+MOST_LABEL = 100
 #: Jobs that are offered to compare one with.
 MOST_OTHERS = 50
 
@@ -92,6 +98,7 @@ class WebApp:
                 Route("/job", self.job),
                 Route("/job/status", self.job_status),
                 Route("/job/cause", self.job_cause),
+                Route("/job/used", self.job_used),
                 Route("/job/points", self.job_points),
                 Route("/job/file", self.file),
                 Route("/job/files.tar", self.files_archive),
@@ -102,6 +109,7 @@ class WebApp:
                 Route("/job/log/tail", self.log_tail),
                 Route("/compare", self.compare),
                 Route("/charts", self.charts),
+                Route("/charts/jobs", self.charts_jobs),
                 Route("/metrics.json", self.metrics),
                 Route("/static/{name}", self.static),
             ],
@@ -251,14 +259,18 @@ class WebApp:
         status, notice = await self._status(handle, record)
         over = status.is_terminal()
         replicas = [(each.role, each.id) for each in status.replicas()]
+        failed = [each for each in status.replicas() if each.state is AppState.FAILED]
+        failed.sort(key=lambda each: each.ended_at or math.inf)
         if not replicas:
             replicas = await self._known_replicas(handle)
         content: list[Node] = [
             job_page.status_part(parts, handle, status, record, notice),
+            job_page.used_part(parts, handle, None, live=not over),
             job_page.charts_part([handle], live=not over),
         ]
         if replicas:
-            view = _chosen(request, handle, replicas)
+            first = f"{failed[0].role}/{failed[0].id}" if failed else ""
+            view = _chosen(request, handle, replicas, first)
             try:
                 wanted = LogRange(CHUNK, start=request.query_params.get("start", ""))
                 body = await self._log_body(parts, view, wanted, over=over)
@@ -295,6 +307,16 @@ class WebApp:
         """Show why a job failed, with a few lines of its log."""
         part = await self._why(self._handle(request), job_page.MOST_CAUSE_LINES)
         return HTMLResponse(str(h.div(".cause")[part]))
+
+    async def job_used(self, request: Request) -> Response:
+        """Show what a job has used of what it asked for."""
+        handle = self._handle(request)
+        status, _ = await self._status(handle, await self._record(handle))
+        texts = await self._pool.ask(
+            self._lane(handle), lambda runner: use_lines(runner, handle), LOG_PATIENCE
+        )
+        part = job_page.used_part(Parts(request), handle, texts, live=not status.is_terminal())
+        return HTMLResponse(str(part))
 
     async def _others(self, handle: str) -> list[JobRecord]:
         """Return the jobs that were submitted last, those of the same name first."""
@@ -361,10 +383,16 @@ class WebApp:
         metrics = await self._chart_data.of_job(
             handle,
             lambda reader, _: (
-                None if reader.is_reading else sweep_page.PointMetrics.of(reader, chosen, order)
+                None if reader.is_reading else sweep_page.PointMetrics.of(reader.by_name(), chosen, order)
             ),
         )
-        return sweep_page.points_part(parts, handle, rows, metrics, over=status.is_terminal())
+        for row in rows:
+            row["link"] = url("/job", handle=handle, place=row["replica"]) + "#log"
+        page, part = (
+            url("/job", handle=handle, tab="Points"),
+            url("/job/points", handle=handle, metric=chosen, order=order),
+        )
+        return sweep_page.points_part(parts, page, part, rows, metrics, over=status.is_terminal())
 
     # ---- files
 
@@ -495,21 +523,59 @@ class WebApp:
         handles = [self._checked(text) for text in request.query_params.getlist("handle")]
         parts = Parts(request)
         if not handles:
-            text = "Select jobs in the list, and press Charts."
-            return HTMLResponse(parts.document("Charts", problem(text)))
+            text = h.p(".note")["Select jobs in ", h.a(href="/")["the list"], ", and press Charts."]
+            return HTMLResponse(parts.document("Charts", h.h1["Charts"], text))
         if len(handles) > MOST_COMPARED:
             raise UsageError(f"{MOST_COMPARED} jobs can be drawn together, not {len(handles)}")
+        table = await self._compared(parts, request, handles, waits=False)
         return HTMLResponse(
-            parts.document(
-                "Charts", job_page.charts_heading(handles), job_page.charts_part(handles, live=True)
-            )
+            parts.document("Charts", h.h1["Charts"], table, job_page.charts_part(handles, live=True))
         )
+
+    async def charts_jobs(self, request: Request) -> Response:
+        """Show the table of the jobs that are drawn together alone."""
+        handles = [self._checked(text) for text in request.query_params.getlist("handle")][:MOST_COMPARED]
+        return HTMLResponse(str(await self._compared(Parts(request), request, handles, waits=True)))
+
+    async def _compared(self, parts: Parts, request: Request, handles: Sequence[str], *, waits: bool) -> Node:
+        """Return jobs as a table: arguments in which they differ, and metrics, if they were waited for."""
+        records = [record for handle in handles if (record := await self._record(handle)) is not None]
+        if not records:
+            return None
+        metrics = None
+        chosen, order = (request.query_params.get(name, "") for name in ("metric", "order"))
+        if waits:
+            jobs = [await self._metrics_of(record.handle) for record in records]
+            known = [job for job in jobs if job is not None]
+            if len(known) == len(jobs):
+                metrics = sweep_page.PointMetrics.of_jobs(known, chosen, order)
+        page = url("/charts", handle=list(handles))
+        part = url("/charts/jobs", handle=list(handles), metric=chosen, order=order)
+        over = all(is_terminal(record.state) for record in records)
+        rows = sweep_page.job_rows(records)
+        return sweep_page.points_part(parts, page, part, rows, metrics, over=over, first="Job")
+
+    async def _metrics_of(self, handle: str) -> Mapping[str, Sequence[Series]] | None:
+        """Return the metrics of a job, none if they cannot be read; None while they are being read."""
+        try:
+            return await self._chart_data.of_job(
+                handle, lambda reader, _: None if reader.is_reading else reader.by_name()
+            )
+        except (ShunterError, OSError, NotImplementedError, ValueError):  # the charts say why
+            return {}
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of jobs, cut into buckets, as JSON."""
         handles = [self._checked(text) for text in request.query_params.getlist("handle")]
         by = "time" if request.query_params.get("by") == "time" else "step"
-        return JSONResponse(await self._chart_data.read(handles[:MOST_COMPARED], by))
+        handles = handles[:MOST_COMPARED]
+        labels = {}
+        if len(handles) > 1:
+            records = [record for handle in handles if (record := await self._record(handle)) is not None]
+            for record, values in zip(records, sweep_page.differing_values(records), strict=True):
+                words = [record.app_id, *(f"{name}={text}" for name, text in values.items() if text)]
+                labels[record.handle] = " ".join(words)[:MOST_LABEL]
+        return JSONResponse(await self._chart_data.read(handles, by, labels))
 
     # ---- shared
 
@@ -565,8 +631,9 @@ def _stream(text: str) -> str:
     return text if text in ("stdout", "stderr") else ""
 
 
-def _chosen(request: Request, handle: str, replicas: Sequence[tuple[str, int]]) -> LogView:
-    role, _, number = request.query_params.get("place", "").rpartition("/")
+def _chosen(request: Request, handle: str, replicas: Sequence[tuple[str, int]], default: str) -> LogView:
+    """Return the log that is asked for, or else the default one, or the first."""
+    role, _, number = request.query_params.get("place", default).rpartition("/")
     stream = _stream(request.query_params.get("stream", ""))
     for name, k in replicas:
         if (name, str(k)) == (role, number):
@@ -588,7 +655,8 @@ async def _problem(request: Request, error: Exception) -> Response:
     code = 400 if isinstance(error, UsageError) else 502
     if isinstance(error, (UnknownAppException, ConfigError)):  # there is no such job, or no such file
         code = 404
-    shown = problem(text[:1].upper() + text[1:], hint)
+    name = text.partition(" ")[0]
+    shown = problem(text if "_" in name else text[:1].upper() + text[1:], hint)
     if request.headers.get("hx-request"):
         return HTMLResponse(str(shown), code)
     return HTMLResponse(Parts(request).document("Not possible", shown), code)

@@ -48,8 +48,14 @@
   const compact = (value) => Math.abs(value) >= 1e5 ? large.format(value)
     : value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential() : String(value);
   const shown = (value) => value === null || value === undefined ? "–" : compact(Number(value.toPrecision(5)));
-  const shownX = (x) => by() === "time" ? new Date(1000 * x).toLocaleString()
-    : by() === "elapsed" ? `${shown(x)} s` : `step ${shown(x)}`;
+  const isUsage = (one) => one.name.startsWith("system/"); // has no steps but seconds
+  const shownX = (x, lines) => by() === "time" ? new Date(1000 * x).toLocaleString()
+    : by() === "elapsed" || lines.every(isUsage) ? `${shown(x)} s` : `step ${shown(x)}`;
+  function ticks(values) { // all of them in one way
+    const numbers = values.filter((value) => value !== null);
+    const isLarge = numbers.some((value) => Math.abs(value) >= 1e5);
+    return values.map((value) => value === null ? "" : isLarge ? large.format(value) : shown(value));
+  }
   function colour(line) {
     if (!order.has(line)) order.set(line, order.size);
     const number = order.get(line);
@@ -118,7 +124,10 @@
     const shape = JSON.stringify([lines.map((one) => one.line), isLog, by()]);
     chart.lines = lines;
     if (chart.plot && chart.shape === shape) {
+      const { min, max } = chart.plot.scales.x;
+      const isPart = min > chart.plot.data[0][0] || max < chart.plot.data[0].at(-1); // the user has enlarged one
       chart.plot.setData(data);
+      if (isPart) chart.plot.setScale("x", { min, max });
     } else {
       chart.plot?.destroy();
       chart.shape = shape;
@@ -149,7 +158,7 @@
     return new uPlot({
       width: widthOf(chart), height: HEIGHT, series, bands, legend: { show: false },
       scales: { x: { time: by() === "time" }, y: isLog ? { distr: 3 } : {} },
-      axes: [{ ...axis, size: 34 }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => tick === null ? "" : shown(tick)) }],
+      axes: [{ ...axis, size: 34 }, { ...axis, size: 62, values: (_, values) => ticks(values) }],
       cursor: { y: false },
       hooks: { setCursor: [() => showValues(chart)] },
     }, data, chart.place);
@@ -178,10 +187,10 @@
     if (!chart.plot || !chart.items) return;
     const place = chart.plot.cursor.idx;
     const isPointed = place !== null && place !== undefined && chart.plot.cursor.left >= 0;
-    chart.where.textContent = isPointed ? shownX(chart.plot.data[0][place]) : "";
+    chart.where.textContent = isPointed ? shownX(chart.plot.data[0][place], chart.lines) : "";
     chart.lines.forEach((one, index) => {
       const value = isPointed ? valueAt(chart.plot.data[1 + 3 * index], place) : one.value;
-      const at = isPointed || one.step === null ? "" : ` at ${shown(one.step)}`;
+      const at = isPointed || one.step === null ? "" : ` at ${shown(one.step)}${isUsage(one) ? " s" : ""}`;
       chart.items[index].querySelector("b").textContent = `: ${shown(value)}${at}`;
     });
   }

@@ -67,6 +67,11 @@
     if (question && !confirm(question)) event.preventDefault();
   });
 
+  // After "back" browsers restore what was chosen last, which is not what the page shows.
+  addEventListener("pageshow", () => {
+    for (const form of document.querySelectorAll("[data-submit-on-change]")) form.reset();
+  });
+
   // ---- saved views: names of URLs, kept by this browser
 
   const place = document.getElementById("views");
