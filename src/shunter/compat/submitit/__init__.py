@@ -6,6 +6,7 @@ name is imported on first use: jobs need few of them.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,13 @@ _MODULES = {
 }
 
 
+#: Modules of submitit by which programs name what is here: ``submitit.core.utils.FailedJobError``.
+_PLACES = ("auto", "core", "debug", "local", "slurm", "utils")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return sys.modules[__name__]
     if name == "helpers":
         return import_module(f"{__name__}.helpers")
     for module, names in _MODULES.items():
