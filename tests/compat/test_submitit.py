@@ -341,6 +341,7 @@ def test_small_things_that_programs_use(tmp_path: Path) -> None:
     assert submitit.helpers.RsyncSnapshot.available()
     assert submitit.core.utils.FailedJobError is submitit.FailedJobError
     assert submitit.slurm.slurm.SlurmJob is submitit.SlurmJob
+    assert issubclass(submitit.SlurmExecutor, submitit.Executor)
     delayed = submitit.DelayedSubmission(max, 3, 4)
     assert delayed.result() == 4
     delayed.dump(tmp_path / "delayed.pkl")

@@ -125,6 +125,46 @@ def test_a_package_beside_the_script_is_refused(project):
     assert "PYTHONPATH" in error.value.hint
 
 
+def add_folder(project: Path, name: str) -> Path:
+    """Make a folder with a package of that name."""
+    folder = project / name
+    folder.mkdir(parents=True)
+    (folder / f"{folder.name}.py").write_text(f"where = {str(folder)!r}\n")
+    (folder / "pyproject.toml").write_text(f'[project]\nname = "{folder.name}"\nversion = "1"\n')
+    return folder
+
+
+def test_a_folder_in_requirements_is_linked_and_known_by_its_place(project, monkeypatch):
+    digests = []
+    for name in ("one", "two"):
+        lib = add_folder(project, f"{name}/lib")
+        monkeypatch.chdir(project / name)
+        Path("requirements.txt").write_text("six\n-e ./lib  # ours\n")
+        digests.append(environment.Description(**environment.describe("requirements.txt")).digest)
+    (lib / "lib.py").write_text("where = 0  # linked, so the environment stays as it is\n")
+    digests.append(environment.Description(**environment.describe("requirements.txt")).digest)
+    (lib / "pyproject.toml").write_text('[project]\nname = "lib"\nversion = "1"\ndependencies = ["idna"]\n')
+    digests.append(environment.Description(**environment.describe("requirements.txt")).digest)
+    assert digests[1] == digests[2]
+    assert len(set(digests)) == 3
+    Path("requirements.txt").write_text("six\n./lib\n")
+    with pytest.raises(ConfigError, match=r"installs a copy of the folder \./lib") as refused:
+        environment.describe("requirements.txt")
+    assert "-e ./lib" in refused.value.hint
+
+
+def test_folders_in_a_lock_travel_as_code(packages, project):
+    add_folder(project, "lib")
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "app"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = ["six", "lib"]\n'
+        '[tool.uv.sources]\nlib = { path = "lib" }\n'
+    )
+    subprocess.run([UV, "lock", "--quiet"], check=True)
+    (project / "s.py").write_text("import lib, six; print(lib.where, six.__version__)\n")
+    printed = run("--script", "s.py", "--environment", ".", "--env", f"PYTHONPATH={project / 'lib'}")
+    assert printed.startswith(str(project / "lib"))
+
+
 def test_a_lock_says_how_much_is_to_be_downloaded_at_most(project):
     machine = os.uname().machine
     host = "macosx_11_0" if sys.platform == "darwin" else "manylinux_2_28"

@@ -15,6 +15,7 @@ from shunter.compat.submitit.names import install
 if TYPE_CHECKING:
     from shunter.compat.submitit import helpers
     from shunter.compat.submitit.executors import AutoExecutor, DebugExecutor, LocalExecutor, SlurmExecutor
+    from shunter.compat.submitit.executors import AutoExecutor as Executor
     from shunter.compat.submitit.failures import FailedJobError, FailedSubmissionError, UncompletedJobError
     from shunter.compat.submitit.job_environment import JobEnvironment, JobPaths
     from shunter.compat.submitit.jobs import DebugJob, Job, LocalJob, SlurmJob
@@ -28,6 +29,7 @@ __all__ = [
     "DebugExecutor",
     "DebugJob",
     "DelayedSubmission",
+    "Executor",
     "FailedJobError",
     "FailedSubmissionError",
     "Job",
@@ -60,6 +62,8 @@ _PLACES = ("auto", "core", "debug", "local", "slurm", "utils")
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return sys.modules[__name__]
+    if name == "Executor":  # the base of all others
+        name = "AutoExecutor"
     if name == "helpers":
         return import_module(f"{__name__}.helpers")
     for module, names in _MODULES.items():
