@@ -105,6 +105,18 @@ def test_what_cannot_be_installed_is_an_error_before_the_job_starts(packages, pr
     assert [path.suffix for path in (home / "state" / "environments").iterdir()] == [".failed"]
 
 
+def test_a_full_disk_is_named(project, monkeypatch):
+    uv = project / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text("#!/bin/sh\necho 'failed to copy: No space left on device (os error 28)' >&2; exit 2\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
+    (project / "s.py").write_text(HEADER)
+    with get_runner() as runner, pytest.raises(BackendError, match="No space left") as error:
+        runner.run_component("train.script", ["--script", "s.py"], "local_cwd", {})
+    assert "shunter gc" in error.value.hint
+
+
 def test_without_uv_pip_builds_it(packages, project, monkeypatch):
     (project / "s.py").write_text(HEADER + SCRIPT)
     monkeypatch.setenv("SHUNTER_INSTALLER", "pip")

@@ -7,6 +7,7 @@ job is submitted, on a login node, or where the job runs.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -348,10 +349,10 @@ def result_of(code: int, out: bytes, err: str) -> dict[str, Any]:
 def environment_error(words: str) -> ShunterError:
     """Return the error for an environment that could not be built, from what the toolkit printed."""
     message = words.strip() or "the environment could not be built: the toolkit printed nothing"
-    return BackendError(
-        message[0].lower() + message[1:],
-        hint="Nothing was submitted. uv and pip take their index from their own configuration.",
-    )
+    advice = "uv and pip take their index from their own configuration."
+    if os.strerror(errno.ENOSPC) in message:
+        advice = "The disk is full; `shunter gc` lists environments that no job uses."
+    return BackendError(message[0].lower() + message[1:], hint=f"Nothing was submitted. {advice}")
 
 
 # ---- what a plan says
