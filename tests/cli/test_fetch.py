@@ -79,7 +79,11 @@ def test_a_fetch_goes_on_where_it_was_killed(cli: Cli) -> None:
     Path(_part_path(path, file)).write_bytes(b"0123456789")
     stale = Path(_part_path(path, ResultFile(file.path, 7, 1.0)))
     stale.write_bytes(b"of another version")
+    other = Path(_part_path(f"{path}.gz", file))
+    other.write_bytes(b"of another file")
     cli("fetch", handle, "model/sub", "--to", "here")
+    assert other.read_bytes() == b"of another file"
+    other.unlink()
     assert files_of(cli.directory / "here") == {"model/sub/weights": b"0123456789" + WEIGHTS[10:]}
 
 

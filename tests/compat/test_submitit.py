@@ -340,6 +340,9 @@ def test_small_things_that_programs_use(tmp_path: Path) -> None:
     assert submitit.JobPaths(tmp_path / "%j", "456").folder == tmp_path / "456"
     assert submitit.JobPaths.get_first_id_independent_folder(tmp_path / "a" / "x_%j" / "y") == tmp_path / "a"
     assert submitit.helpers.RsyncSnapshot.available()
+    assert submitit.core.utils.FailedJobError is submitit.FailedJobError
+    assert submitit.slurm.slurm.SlurmJob is submitit.SlurmJob
+    assert issubclass(submitit.SlurmExecutor, submitit.Executor)
     delayed = submitit.DelayedSubmission(max, 3, 4)
     assert delayed.result() == 4
     delayed.dump(tmp_path / "delayed.pkl")

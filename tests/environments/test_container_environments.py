@@ -181,7 +181,6 @@ def test_a_package_that_does_not_exist_is_told_and_left_to_the_container(image, 
         ("-e ./lib", "may run code"),
         pytest.param("  --editable=./lib", "may run code", marks=pytest.mark.slow),
         pytest.param("-r https://127.0.0.1:9/more.txt", "may run code", marks=pytest.mark.slow),
-        pytest.param("./lib", "mylib", marks=pytest.mark.slow),
     ],
 )
 def test_no_code_of_a_package_runs_on_this_machine(image, packages, project, line, reason):

@@ -105,6 +105,18 @@ def test_what_cannot_be_installed_is_an_error_before_the_job_starts(packages, pr
     assert [path.suffix for path in (home / "state" / "environments").iterdir()] == [".failed"]
 
 
+def test_a_full_disk_is_named(project, monkeypatch):
+    uv = project / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text("#!/bin/sh\necho 'failed to copy: No space left on device (os error 28)' >&2; exit 2\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
+    (project / "s.py").write_text(HEADER)
+    with get_runner() as runner, pytest.raises(BackendError, match="No space left") as error:
+        runner.run_component("train.script", ["--script", "s.py"], "local_cwd", {})
+    assert "shunter gc" in error.value.hint
+
+
 def test_without_uv_pip_builds_it(packages, project, monkeypatch):
     (project / "s.py").write_text(HEADER + SCRIPT)
     monkeypatch.setenv("SHUNTER_INSTALLER", "pip")
@@ -123,6 +135,46 @@ def test_a_package_beside_the_script_is_refused(project):
     with pytest.raises(ConfigError, match=r"the source of lib is the path \./lib") as error:
         planned("--script", "s.py")
     assert "PYTHONPATH" in error.value.hint
+
+
+def add_folder(project: Path, name: str) -> Path:
+    """Make a folder with a package of that name."""
+    folder = project / name
+    folder.mkdir(parents=True)
+    (folder / f"{folder.name}.py").write_text(f"where = {str(folder)!r}\n")
+    (folder / "pyproject.toml").write_text(f'[project]\nname = "{folder.name}"\nversion = "1"\n')
+    return folder
+
+
+def test_a_folder_in_requirements_is_linked_and_known_by_its_place(project, monkeypatch):
+    digests = []
+    for name in ("one", "two"):
+        lib = add_folder(project, f"{name}/lib")
+        monkeypatch.chdir(project / name)
+        Path("requirements.txt").write_text("six\n-e ./lib  # ours\n")
+        digests.append(environment.Description(**environment.describe("requirements.txt")).digest)
+    (lib / "lib.py").write_text("where = 0  # linked, so the environment stays as it is\n")
+    digests.append(environment.Description(**environment.describe("requirements.txt")).digest)
+    (lib / "pyproject.toml").write_text('[project]\nname = "lib"\nversion = "1"\ndependencies = ["idna"]\n')
+    digests.append(environment.Description(**environment.describe("requirements.txt")).digest)
+    assert digests[1] == digests[2]
+    assert len(set(digests)) == 3
+    Path("requirements.txt").write_text("six\n./lib\n")
+    with pytest.raises(ConfigError, match=r"installs a copy of the folder \./lib") as refused:
+        environment.describe("requirements.txt")
+    assert "-e ./lib" in refused.value.hint
+
+
+def test_folders_in_a_lock_travel_as_code(packages, project):
+    add_folder(project, "lib")
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "app"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = ["six", "lib"]\n'
+        '[tool.uv.sources]\nlib = { path = "lib" }\n'
+    )
+    subprocess.run([UV, "lock", "--quiet"], check=True)
+    (project / "s.py").write_text("import lib, six; print(lib.where, six.__version__)\n")
+    printed = run("--script", "s.py", "--environment", ".", "--env", f"PYTHONPATH={project / 'lib'}")
+    assert printed.startswith(str(project / "lib"))
 
 
 def test_a_lock_says_how_much_is_to_be_downloaded_at_most(project):

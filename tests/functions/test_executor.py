@@ -140,6 +140,21 @@ def test_cancelling_one_call_of_an_array_leaves_the_others(executor, tmp_path):
     assert not not_done
 
 
+@pytest.mark.parametrize("is_iterator", [True, False])
+def test_a_job_whose_calls_are_all_cancelled_is_stopped(executor, tmp_path, is_iterator):
+    calls = [str(tmp_path / "never")] * 2
+    if is_iterator:
+        results = executor.map(work.wait_for, [os.devnull, *calls])
+        assert next(results) == "it came"
+        results.close()  # as Ctrl-C does
+    else:
+        with executor.batch():
+            futures = [executor.submit(work.wait_for, path) for path in [os.devnull, *calls]]
+        assert futures[0].result(60) == "it came"
+        assert [future.cancel() for future in futures] == [False, True, True]
+    assert shunter.job(rows()[0].handle).wait(60).state == shunter.AppState.CANCELLED
+
+
 def test_a_job_that_is_cancelled_by_others_cancels_its_future(executor, tmp_path):
     future = executor.submit(work.wait_for, str(tmp_path / "never"))
     shunter.job(future.job.id).cancel()

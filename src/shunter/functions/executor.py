@@ -16,7 +16,7 @@ from shunter.components import train
 from shunter.errors import ConfigError, UsageError
 from shunter.functions.call_results import CallResults
 from shunter.functions.debugging import called_here
-from shunter.functions.futures import JobFuture, Watcher, stop_call
+from shunter.functions.futures import JobFuture, Watcher, cancel_all
 from shunter.functions.packing import Call, check_call, pack
 from shunter.runner import Runner, get_runner
 from shunter.runner.calls import keep_call, key_of
@@ -239,7 +239,7 @@ class Executor(concurrent.futures.Executor):
         results = CallResults.of_job(handle, app)
         futures = [future for _, future in calls]
         for index, future in enumerate(futures):
-            future.submitted(handle, index, stop_call)
+            future.submitted(handle, index, futures)
         self._watcher.watch(results, futures)
 
     def _app(self, calls: Sequence[Call], *, keep: bool = True) -> AppDef:
@@ -311,7 +311,6 @@ def _in_order(futures: Sequence[JobFuture], timeout: float | None, *, is_chunked
                 else:
                     yield value
         finally:
-            for future in waiting:
-                future.cancel()
+            cancel_all(waiting)
 
     return results()

@@ -8,7 +8,7 @@ import html
 import reprlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from shunter.backoff import FIRST_POLL, LONGEST_POLL, Backoff
@@ -51,11 +51,12 @@ class JobFuture(concurrent.futures.Future[Any]):
         self.job: Job | None = None
         self.index = 0
         self.last_state = AppState.UNSUBMITTED
-        self._stop: Callable[[JobFuture], None] | None = None
+        self._of_job: Sequence[JobFuture] = ()
+        self._is_stopped = False
 
-    def submitted(self, handle: str, index: int, stop: Callable[[JobFuture], None]) -> None:
-        """Note the job that makes the call, and what stops it."""
-        self.job, self.index, self._stop = Job(handle), index, stop
+    def submitted(self, handle: str, index: int, of_job: Sequence[JobFuture]) -> None:
+        """Note the job that makes the call, and all futures of that job."""
+        self.job, self.index, self._of_job = Job(handle), index, of_job
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: what the call returned or raised, if it has ended, and its job."""
@@ -72,11 +73,26 @@ class JobFuture(concurrent.futures.Future[Any]):
 
     def cancel(self) -> bool:
         """Stop the call; False if it has ended."""
-        cancelled = super().cancel()
-        if cancelled and self._stop is not None:
-            stop, self._stop = self._stop, None
-            stop(self)
-        return cancelled
+        return cancel_all([self])
+
+    def stop(self) -> None:
+        """Stop the job if none of its calls is wanted any more, or else the replica that makes this call.
+
+        Where single replicas cannot be stopped, the others have to go on, so the call does too.
+        """
+        if self.job is None or self._is_stopped:
+            return
+        is_last = all(future.done() for future in self._of_job)
+        for future in self._of_job if is_last else [self]:
+            future._is_stopped = True
+        with get_runner() as runner:
+            if is_last:
+                runner.cancel(self.job.handle)
+            elif isinstance(
+                runner.scheduler(parse_app_handle(self.job.handle).scheduler_backend), CancelsReplicas
+            ):
+                results = call_results(runner, self.job.handle)
+                runner.cancel_replicas(self.job.handle, [(results.role, self.index)])
 
     def running(self) -> bool:
         """Tell whether the call's job was running when it was last looked at."""
@@ -232,19 +248,17 @@ class Watcher:
         return Backoff(FIRST_POLL, LONGEST_POLL, factor=1.5, jitter=0, stop=self._added)
 
 
-def stop_call(future: JobFuture) -> None:
-    """Stop the job of a call; in a job with several calls, only the replica that makes it.
+def cancel_all(futures: Iterable[JobFuture]) -> bool:
+    """Cancel calls; a job whose calls are all cancelled is stopped by one request.
 
-    Where single replicas cannot be stopped, the others have to go on, so the call does too.
+    Returns:
+        Whether all are cancelled: a call that has ended is not.
     """
-    assert future.job is not None
-    with get_runner() as runner:
-        results = call_results(runner, future.job.handle)
-        scheduler = runner.scheduler(parse_app_handle(future.job.handle).scheduler_backend)
-        if results.count == 1:
-            runner.cancel(future.job.handle)
-        elif isinstance(scheduler, CancelsReplicas):
-            runner.cancel_replicas(future.job.handle, [(results.role, future.index)])
+    outcomes = [(future, concurrent.futures.Future.cancel(future)) for future in futures]
+    for future, is_cancelled in outcomes:
+        if is_cancelled:
+            future.stop()
+    return all(is_cancelled for _, is_cancelled in outcomes)
 
 
 _watcher = Watcher()
@@ -265,7 +279,7 @@ def futures(name: str) -> list[JobFuture]:
         results = call_results(runner, handle)
     made = [JobFuture() for _ in range(results.count)]
     for index, made_future in enumerate(made):
-        made_future.submitted(handle, index, stop_call)
+        made_future.submitted(handle, index, made)
     _watcher.watch(results, made)
     return made
 

@@ -193,9 +193,10 @@ def fetch(chosen: Sequence[Chosen], target: str, progress: Progress, *, force: b
         )
     progress.step(f"fetching {len(missing)} file{'' if len(missing) == 1 else 's'}")
     done = 0
+    stale_parts = _StaleParts()
     for each in missing:
         try:
-            state = _fetch(root, each, progress, done, total, force=force)
+            state = _fetch(root, each, progress, done, total, stale_parts, force=force)
             result.files.append(_fetched(each, root, state))
         except ShunterError as error:
             result.problems.append(error)
@@ -221,7 +222,8 @@ def _is_here(root: str, each: Chosen, *, force: bool) -> bool:
     """
     if not is_plain_path(each.name):
         raise ConfigError(
-            f"refused to fetch {each.file.path!r}: it is not the name of a file below the directory",
+            f"refused to fetch {each.file.path!r}: its name has control characters or leads out of the "
+            "directory",
             hint="The job chose the name. The other files are fetched.",
         )
     path = os.path.join(root, each.name)
@@ -244,7 +246,16 @@ def _is_here(root: str, each: Chosen, *, force: bool) -> bool:
     raise _differs(path)
 
 
-def _fetch(root: str, each: Chosen, progress: Progress, done: int, total: int, *, force: bool) -> str:
+def _fetch(
+    root: str,
+    each: Chosen,
+    progress: Progress,
+    done: int,
+    total: int,
+    stale_parts: _StaleParts,
+    *,
+    force: bool,
+) -> str:
     """Fetch a file; returns what became of it."""
     path = os.path.join(root, each.name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -283,9 +294,10 @@ def _fetch(root: str, each: Chosen, progress: Progress, done: int, total: int, *
                 os.unlink(part)
                 raise _differs(path)
             state = UNCHANGED
-        for stale in glob.glob(glob.escape(_part_stem(path)) + ".*.part"):
+        for stale in stale_parts.of(path):
             if stale != part:
-                os.unlink(stale)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(stale)
         os.replace(part, path)
     return state
 
@@ -301,6 +313,22 @@ def _opened_part(part: str) -> Iterator[IO[bytes]]:
             if os.path.exists(part) and os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
                 yield file
                 return
+
+
+class _StaleParts:
+    """The parts that earlier fetches left; each folder is read once."""
+
+    def __init__(self) -> None:
+        self._by_stem: dict[str, dict[str, list[str]]] = {}
+
+    def of(self, path: str) -> list[str]:
+        """Return the parts of a file, of any version of its source."""
+        folder = os.path.dirname(path)
+        if folder not in self._by_stem:
+            parts = self._by_stem[folder] = {}
+            for part in glob.iglob(os.path.join(glob.escape(folder), f"*.{'?' * _VERSION_LETTERS}.part")):
+                parts.setdefault(part[: -len(".part") - _VERSION_LETTERS - 1], []).append(part)
+        return self._by_stem[folder].get(_part_stem(path), [])
 
 
 def _part_stem(path: str) -> str:

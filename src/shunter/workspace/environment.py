@@ -7,6 +7,7 @@ job is submitted, on a login node, or where the job runs.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -37,6 +38,14 @@ NONE = "none"
 BUILD_SECONDS = 3600.0
 
 _INCLUDES = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[=\s]\s*(?P<path>[^\s#]+)", re.MULTILINE)
+#: What a line of requirements installs from this machine, with its options.
+_LOCAL = re.compile(
+    r"^\s*(?P<link>(?:-e|--editable)[=\s]\s*)?(?:[\w.-]+\s*@\s*)?(?:file:)?"
+    r"(?P<path>\.{1,2}|[^\s#;:\[@-][^\s#;:\[@]*/[^\s#;:\[@]*)(?=[\s#;\[]|$)",
+    re.MULTILINE,
+)
+#: The files that say how a linked folder is installed.
+_OF_BUILD = ("pyproject.toml", "setup.py", "setup.cfg")
 _LOCKED_FILE = re.compile(r'url = "[^"]*/([^"/]+)"[^}]*?\bsize = (\d+)')
 _PYTHON_FILE = ".python-version"
 
@@ -67,9 +76,9 @@ def describe(source: str | Sequence[str]) -> dict[str, Any]:
                 hint="Add one (`uv add --script FILE PACKAGE`), or name a requirements.txt.",
             )
         return description
-    files: dict[str, str] = {}
-    _add_requirements(files, os.path.normpath(source))
-    return Description(REQUIREMENTS, source, files=files).json()
+    requirements = Description(REQUIREMENTS, source)
+    _add_requirements(requirements, os.path.normpath(source))
+    return requirements.json()
 
 
 def of_script(path: str) -> dict[str, Any] | None:
@@ -143,16 +152,36 @@ def _of_project(folder: str) -> dict[str, Any]:
     return Description(PROJECT, lock, requires_python=str(python), files=digests).json()
 
 
-def _add_requirements(files: dict[str, str], path: str) -> None:
+def _add_requirements(description: Description, path: str) -> None:
     """Add a requirements file, and those that it includes."""
-    if path in files:
+    if path in description.files:
         return
-    files[path] = _digest(path)
+    description.files[path] = _digest(path)
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read()
+    for match in _LOCAL.finditer(text):
+        if os.path.exists(match["path"]):
+            description.local[os.path.abspath(match["path"])] = _local_digest(path, **match.groupdict())
     for match in _INCLUDES.finditer(text):
         if "://" not in match["path"]:
-            _add_requirements(files, os.path.normpath(os.path.join(os.path.dirname(path), match["path"])))
+            _add_requirements(
+                description, os.path.normpath(os.path.join(os.path.dirname(path), match["path"]))
+            )
+
+
+def _local_digest(source: str, path: str, link: str | None) -> str:
+    """Return the digest of what a line of requirements installs from this machine."""
+    if os.path.isfile(path):
+        return _digest(path)
+    if not link:
+        raise ConfigError(
+            f"{source} installs a copy of the folder {path}, and environments are shared by jobs with other "
+            "code",
+            hint=f"Write -e {path}, which uses the folder as it is, or leave it out and let it travel as "
+            "code: --env PYTHONPATH=FOLDER.",
+        )
+    files = [os.path.join(path, name) for name in _OF_BUILD]
+    return hashlib.sha256(b"\0".join(_read(name) for name in files if os.path.isfile(name))).hexdigest()
 
 
 def _digest(path: str) -> str:
@@ -320,10 +349,10 @@ def result_of(code: int, out: bytes, err: str) -> dict[str, Any]:
 def environment_error(words: str) -> ShunterError:
     """Return the error for an environment that could not be built, from what the toolkit printed."""
     message = words.strip() or "the environment could not be built: the toolkit printed nothing"
-    return BackendError(
-        message[0].lower() + message[1:],
-        hint="Nothing was submitted. uv and pip take their index from their own configuration.",
-    )
+    advice = "uv and pip take their index from their own configuration."
+    if os.strerror(errno.ENOSPC) in message:
+        advice = "The disk is full; `shunter gc` lists environments that no job uses."
+    return BackendError(message[0].lower() + message[1:], hint=f"Nothing was submitted. {advice}")
 
 
 # ---- what a plan says

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from .errors import ConfigError, InstallError
 
 _TOUCH_SECONDS = 5.0
 _SHOWN_LINES = 12
+#: Packages of a lock that are folders: ``{ path = "../lib" }`` of ``tool.uv.sources``.
+_FOLDERS = re.compile(r'^name = "([^"]+)"\n(?:version = .*\n)?source = \{ (?:directory|editable) = ', re.M)
 #: Variables of the surrounding environment that would lead uv and pip to another one.
 _OF_OTHERS = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_PROJECT_ENVIRONMENT")
 _SATISFIES = (
@@ -105,7 +108,8 @@ class Builder:
         if description.kind == PROJECT:
             self.env["UV_PROJECT_ENVIRONMENT"] = venv
             # the project itself travels as code
-            self.run([self.uv, "sync", "--quiet", "--no-install-workspace", *self.locked()])
+            others = [word for name in self.folders() for word in ("--no-install-package", name)]
+            self.run([self.uv, "sync", "--quiet", "--no-install-workspace", *others, *self.locked()])
             return
         needed = description.requires_python or self.python
         self.run([self.uv, "venv", "--quiet", "--no-project", "--python", needed, venv])
@@ -156,6 +160,11 @@ class Builder:
         script = source_path(self.folder, lock[: -len(".lock")] if lock else "script.py")
         put(script, self.description.header.encode())
         return [*(["--frozen"] if lock else []), "--script", script]
+
+    def folders(self) -> list[str]:
+        """Return the packages of a project's lock that are folders; they travel as code."""
+        with open(source_path(self.folder, next(iter(self.description.files))), encoding="utf-8") as file:
+            return _FOLDERS.findall(file.read())
 
     def arguments(self) -> list[str]:
         """Return what ``pip install`` is to install, unless only uv can read it."""

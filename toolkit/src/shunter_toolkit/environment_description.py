@@ -33,6 +33,9 @@ class Description:
         requires_python: the versions of Python that it needs, such as ``>=3.11``; "" for the job's own.
         files: the files it is made from, by path relative to the code, each with its SHA-256. The first one
             is the requirements file, or the lock.
+        local: the folders and files of the submitting machine that requirements name, by absolute path, each
+            with a SHA-256 of what is installed. Folders are linked (``-e``): what says how they are built
+            counts.
         header: the header of a script, as comments.
         uv: uv's settings in that header.
         store: the folder that holds it; "" for the default one of the machine that builds it.
@@ -44,6 +47,7 @@ class Description:
     packages: list[str] = field(default_factory=list)
     requires_python: str = ""
     files: dict[str, str] = field(default_factory=dict)
+    local: dict[str, str] = field(default_factory=dict)
     header: str = ""
     uv: dict[str, Any] = field(default_factory=dict)
     store: str = ""
@@ -70,6 +74,8 @@ class Description:
     def digest(self) -> str:
         """The digest of what is to be installed, wherever that is."""
         parts = [self.kind, sorted(self.packages), self.requires_python, sorted(self.files.items()), self.uv]
+        if self.local:
+            parts.append(self.local)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def name(self, python: str) -> str:

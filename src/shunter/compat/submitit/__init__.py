@@ -6,6 +6,7 @@ name is imported on first use: jobs need few of them.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from shunter.compat.submitit.names import install
 if TYPE_CHECKING:
     from shunter.compat.submitit import helpers
     from shunter.compat.submitit.executors import AutoExecutor, DebugExecutor, LocalExecutor, SlurmExecutor
+    from shunter.compat.submitit.executors import AutoExecutor as Executor
     from shunter.compat.submitit.failures import FailedJobError, FailedSubmissionError, UncompletedJobError
     from shunter.compat.submitit.job_environment import JobEnvironment, JobPaths
     from shunter.compat.submitit.jobs import DebugJob, Job, LocalJob, SlurmJob
@@ -27,6 +29,7 @@ __all__ = [
     "DebugExecutor",
     "DebugJob",
     "DelayedSubmission",
+    "Executor",
     "FailedJobError",
     "FailedSubmissionError",
     "Job",
@@ -52,7 +55,15 @@ _MODULES = {
 }
 
 
+#: Modules of submitit by which programs name what is here: ``submitit.core.utils.FailedJobError``.
+_PLACES = ("auto", "core", "debug", "local", "slurm", "utils")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return sys.modules[__name__]
+    if name == "Executor":  # the base of all others
+        name = "AutoExecutor"
     if name == "helpers":
         return import_module(f"{__name__}.helpers")
     for module, names in _MODULES.items():

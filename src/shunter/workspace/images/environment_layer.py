@@ -293,7 +293,10 @@ class _Installer(Builder):
             _check_safe(source_path(self.folder, name) for name in self.description.files)
             return self.arguments()
         exported = os.path.join(self.folder, "exported.txt")
-        only = ["--no-emit-workspace"] if self.description.kind == PROJECT else []
+        only = []
+        if self.description.kind == PROJECT:
+            others = [word for name in self.folders() for word in ("--no-emit-package", name)]
+            only = ["--no-emit-workspace", *others]
         words = ["--quiet", "--no-build", "--no-header", "--emit-index-url", "--output-file", exported]
         self.run([self.uv, "export", *words, *only, *self.locked()])
         _check_safe([exported])
