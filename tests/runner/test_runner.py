@@ -126,6 +126,8 @@ def test_bad_options_are_refused_before_anything_is_written(
 def test_values_of_other_types_are_refused(runner: Runner, arguments: Any, text: str) -> None:
     with pytest.raises((UsageError, ConfigError), match=text):
         runner.run_component(*arguments)
+    with pytest.raises(UsageError, match="expected an AppDef"):
+        runner.run("utils.echo", "fake")  # type: ignore[arg-type]
 
 
 def test_a_job_that_is_not_complete_is_refused(runner: Runner) -> None:

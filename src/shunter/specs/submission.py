@@ -62,7 +62,8 @@ class Submission:
     images: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        _check(self.app, "app", AppDef | None, "an AppDef; for a component: run_component")
+        if self.app is not None and not hasattr(self.app, "roles"):  # TorchX's own has them too
+            raise UsageError(f"app={self.app!r}: expected an AppDef; for a component: run_component")
         _check(self.component, "component", str | None, "a name, such as 'utils.echo'")
         _check(self.arguments, "arguments", Sequence | Mapping, _ARGUMENTS)
         if isinstance(self.arguments, str) or not all(isinstance(word, str) for word in self.arguments):
