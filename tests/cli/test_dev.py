@@ -62,7 +62,8 @@ def test_it_ends_when_nobody_types_and_nothing_runs_although_a_shell_is_open(
     shown.wait_for(b"this job is idle, and ends in")
     shown.wait_for(b"SUCCEEDED")
     assert shown.finish() == 0
-    assert "it ended because it was idle: for 4 s nobody typed" in cli("why", handle).out
+    for command in ("why", "status"):
+        assert "it ended because it was idle: for 4 s nobody typed" in cli(command, handle).out
     assert "has ended: SUCCEEDED" in cli("dev", handle, code=3).err
     cli("delete", handle)
 

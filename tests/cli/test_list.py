@@ -25,6 +25,7 @@ def test_nothing_to_list(cli: Cli) -> None:
     assert (result.out, result.err) == ("", "no jobs yet\n")
     assert cli("list", "--json").json == []
     assert cli("list", "--name", "x").err == "no such jobs\n"
+    assert "shunter list --state running\n" in cli("list", "running").err
 
 
 def test_arguments_tell_jobs_apart(cli: Cli) -> None:

@@ -64,6 +64,12 @@ def test_metrics_and_plots_of_jobs(cli: Cli, jobs: list[str]) -> None:
     assert "--metric" in cli("metrics", jobs[0], "--metric", "a=b", code=3).err
 
 
+def test_a_plot_begins_with_what_the_job_says_not_with_what_it_used(cli: Cli) -> None:
+    (cli.directory / "script.py").write_text('print(\'{"step": 1, "system/cpu_percent": 1, "loss": 2}\')\n')
+    cli("run", "./script.py")
+    assert cli("plot").out.startswith("loss\n")
+
+
 @pytest.mark.slow
 def test_pictures(cli: Cli, jobs: list[str]) -> None:
     for name, beginning in {"a.png": b"\x89PNG", "a.svg": b"<?xml"}.items():

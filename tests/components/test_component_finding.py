@@ -236,6 +236,7 @@ def test_imported_types_are_checked_when_the_file_is_loaded(write: Write) -> Non
         ("./tool", "neither a Python nor a shell script", "shunter run -- ./tool"),
         ("jobs", "no component 'jobs'", "./jobs.py"),
         ("tool", "no component 'tool'", "shunter run -- ./tool"),
+        ("notes", "no component 'notes'", "not executable"),
         ("utils.", "no component", ""),
         ("", "no component", ""),
         (":", "is not a component", ""),
@@ -244,6 +245,8 @@ def test_imported_types_are_checked_when_the_file_is_loaded(write: Write) -> Non
 def test_names_that_are_not_there(write: Write, name: str, message: str, hint: str) -> None:
     write("jobs.py", JOBS)
     write("tool", "#!/bin/sh\n", header="")
+    Path("tool").chmod(0o755)
+    write("notes", "", header="")
     Path("folder.py").mkdir()
     with pytest.raises(ComponentNotFoundException) as caught:
         get_component(name)

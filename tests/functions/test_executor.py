@@ -16,7 +16,7 @@ import pytest
 import shunter
 from shunter._toolkit import sealed_pickle
 from shunter.backoff import Backoff
-from shunter.errors import ConfigError, InvalidRunConfigException, UnreachableError
+from shunter.errors import ConfigError, InvalidRunConfigException, UnreachableError, UsageError
 from shunter.functions import futures as futures_module
 from shunter.functions import submitted_job
 from shunter.functions.call_results import RemoteTraceback
@@ -50,6 +50,10 @@ def test_a_call_is_a_job_and_its_value_comes_back(executor):
     assert future.result(60) == [1, "a", 1, "a"]
     assert future.job.state == shunter.AppState.SUCCEEDED
     assert "hello from the job" in list(future.job.log())
+    with pytest.raises(UsageError, match=r"no role 'x'\nIt has: "):
+        list(future.job.log(role="x"))
+    with pytest.raises(UsageError, match="no replica 7"):
+        list(future.job.log(replica=7))
     assert rows()[0].name == "double"
 
 
@@ -238,6 +242,8 @@ def test_what_cannot_be_called_is_refused_before_anything_is_submitted(
 
 
 def test_options_are_checked_when_the_executor_is_made():
+    with pytest.raises(ConfigError, match="3 names no scheduler"):
+        shunter.Executor(3)
     with pytest.raises(InvalidRunConfigException, match="partion"):
         shunter.Executor("slurm", partion="gpu")
     with pytest.raises(InvalidRunConfigException, match=r"(?s)'gpus'.*Did you mean gpu"):

@@ -111,6 +111,25 @@ def test_bad_options_are_refused_before_anything_is_written(
     assert not home.exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("utils.echo", "text"), "arguments='text': expected a list of words"),
+        (("utils.echo", ["--msg", 3]), r"arguments=\['--msg', 3\]: expected a list of words"),
+        (("utils.echo", 3), "arguments=3"),
+        ((3, []), "component=3"),
+        (("utils.echo", [], 3), "scheduler=3"),
+        (("utils.echo", [], "fake", "a=1"), "options='a=1'"),
+        (("utils.echo", [], "fake", {}, 3), "the workspace 3"),
+    ],
+)
+def test_values_of_other_types_are_refused(runner: Runner, arguments: Any, text: str) -> None:
+    with pytest.raises((UsageError, ConfigError), match=text):
+        runner.run_component(*arguments)
+    with pytest.raises(UsageError, match="expected an AppDef"):
+        runner.run("utils.echo", "fake")  # type: ignore[arg-type]
+
+
 def test_a_job_that_is_not_complete_is_refused(runner: Runner) -> None:
     with pytest.raises(ConfigError, match="has no entrypoint"):
         runner.run(AppDef("x", [Role("a", "img")]), "fake")

@@ -25,6 +25,7 @@ from shunter.cli.console import (
     warn,
     without_secrets,
 )
+from shunter.cli.job_names import exchanged
 from shunter.cli.parser import Parser, add_common_options
 from shunter.errors import (
     EXIT_INTERRUPTED,
@@ -33,6 +34,7 @@ from shunter.errors import (
     BackendError,
     ConfigError,
     ShunterError,
+    UnknownAppException,
     UsageError,
     did_you_mean,
 )
@@ -254,7 +256,12 @@ def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any
     vars(args).update(more)
     options.update(args)
     set_up_logging(options.log_level)
-    code = command.run(args)
+    try:
+        code = command.run(args)
+    except UnknownAppException as error:
+        line = exchanged(parser, words)
+        error.hint = f"The job comes at another place: {line}" if line else error.hint
+        raise
     return code if isinstance(code, int) else EXIT_OK
 
 

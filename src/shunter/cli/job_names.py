@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from shunter.cli.console import note, show_error
+from shunter.cli.parser import Parser
 from shunter.errors import EXIT_OK, ShunterError, UsageError, did_you_mean
 from shunter.limits import MOST_REPLICAS, cut, whole_number
-from shunter.runner import Runner
+from shunter.runner import Runner, get_runner
 from shunter.runner.jobsearch import OPEN_STATES, JobFilter, is_pattern
 from shunter.runner.observation import unknown_job
 from shunter.specs.status import AppStatus
@@ -80,6 +83,36 @@ def jobs_to_end(runner: Runner, name: str) -> list[str]:
         if len(running) != 1:
             raise
         return running
+
+
+def exchanged(parser: Parser, words: Sequence[str]) -> str:
+    """Return a command line with its two arguments exchanged, if just one of them names a job.
+
+    "" otherwise, and for a command that takes only jobs.
+    """
+    if all(action.completer_name == "job_completer" for action in parser.arguments()):
+        return ""
+    places, index = [], 0
+    while index < len(words):
+        if parser.has_option(words[index]):
+            index += len(parser.with_value(words[index:]))
+            continue
+        places.append(index)
+        index += 1
+    if len(places) != 2:
+        return ""
+    line, (first, second) = list(words), places
+    with get_runner() as runner:
+        if _is_job(runner, line[first]) == _is_job(runner, line[second]):
+            return ""
+    line[first], line[second] = line[second], line[first]
+    return shlex.join([*parser.prog.split(), *line])
+
+
+def _is_job(runner: Runner, name: str) -> bool:
+    with contextlib.suppress(ShunterError):
+        return bool(runner.resolve_handles([name]))
+    return False
 
 
 def split_target(text: str) -> tuple[str, list[ReplicaChoice]]:

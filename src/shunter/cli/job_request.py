@@ -297,6 +297,14 @@ def given_options(args: Namespace, runner: Runner, scheduler: str) -> dict[str, 
                 f"--{name.replace('_', '-')} is not supported on {scheduler}: {_FLAGS[name]}",
                 hint="`shunter schedulers` shows which schedulers do.",
             )
+    if "=" not in flags.get("retry", "="):
+        text = flags["retry"]
+        raise UsageError(
+            f"--retry: {text!r} is not CLASS=N",
+            hint=f"After any failure: --retries {text}"
+            if text.isdecimal()
+            else f"Example: --retry {text}=2. After any failure: --retries 2",
+        )
     if "hang_timeout" in flags:
         flags["hang_timeout"] = parse_duration(flags["hang_timeout"])
     seconds = _value_of(args, JOB_WORDS[TIME])

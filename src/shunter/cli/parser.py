@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 import textwrap
 import time
@@ -22,6 +23,23 @@ from shunter.specs.durations import has_units, parse_duration
 _EXAMPLE, _GAP = re.compile(r"(?m)^(\s|shunter )"), re.compile(r" {2,}")
 #: What other tools call these options.
 OTHER_OPTIONS = {
+    "-d": "--detach",
+    "-e": "--env",
+    "-v": "--mounts",
+    "--volume": "--mounts",
+    "-G": "--gpu",
+    "--gpus-per-node": "--gpu",
+    "--accelerators": "--gpu",
+    "-J": "--name",
+    "-N": "--nodes",
+    "--ntasks": "--processes",
+    "--ntasks-per-node": "--processes",
+    "--nproc-per-node": "--processes",
+    "--dependency": "--after",
+    "--depends-on": "--after",
+    "--wait-for": "--after",
+    "--backend": "--scheduler",
+    "--cluster": "--scheduler",
     "--cores": "--cpu",
     "--cpus-per-task": "--cpu",
     "--ram": "--mem",
@@ -35,6 +53,7 @@ OTHER_OPTIONS = {
     "--requirements": "--environment",
     "--replicas": "--nodes",
 }
+_FLAG_WITH_VALUE = re.compile(r"argument (\S+): ignored explicit argument (.*)")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
@@ -101,6 +120,9 @@ class Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's error as a `UsageError`."""
+        flag = _FLAG_WITH_VALUE.fullmatch(message)
+        if flag:
+            raise self._usage_error(f"{flag[1]} takes no value, and has {flag[2]}")
         raise self._usage_error(message)
 
     def _usage_error(self, message: str, hint: str = "shows what it takes.") -> UsageError:
@@ -119,25 +141,42 @@ class Parser(ArgumentParser):
         args, unknown = parse(argv)
         for text in unknown:
             if text.startswith("-") and text != "-":
-                raise self.unknown_option(text)
+                error = self.unknown_option(text)
+                error.hint += self.without(argv, text)
+                raise error
         if unknown:
-            raise self._usage_error(f"unexpected argument {unknown[0]!r}")
+            error = self._usage_error(f"unexpected argument {unknown[0]!r}")
+            error.hint += self.without(argv, unknown[0])
+            raise error
         return args
 
     def unknown_option(self, text: str) -> UsageError:
         """Return the error for an option that does not exist."""
-        name = text.partition("=")[0]
-        shown = {option.lstrip("-"): option for action in self._actions for option in action.option_strings}
-        other = OTHER_OPTIONS.get(name, "")
-        if other.lstrip("-") in shown:
-            near = [other]
-        elif len(name) == 2:  # other tools have short forms
-            near = [option for option in shown.values() if option.startswith(f"-{name}")][:3]
-        else:
-            near = [shown[word] for word in get_close_matches(name.lstrip("-"), shown, n=2, cutoff=0.65)]
+        name, near = text.partition("=")[0], self.options_like(text)
         error = self._usage_error(f"unknown option {name}", "shows them all.")
         error.hint = f"Did you mean {' or '.join(near)}? {error.hint}" if near else error.hint
         return error
+
+    def options_like(self, text: str) -> list[str]:
+        """Return the options that an unknown one may mean."""
+        name = text.partition("=")[0].replace("_", "-")
+        shown = {option.lstrip("-"): option for action in self._actions for option in action.option_strings}
+        other = OTHER_OPTIONS.get(name, "")
+        if other.lstrip("-") in shown:
+            return [other]
+        if len(name) == 2:  # other tools have short forms
+            return [option for option in shown.values() if option.startswith(f"-{name}")][:3]
+        alike = 0.65 if name.startswith("--") else 0.7  # -it is not --wait
+        return [shown[word] for word in get_close_matches(name.lstrip("-"), shown, n=2, cutoff=alike)]
+
+    def without(self, argv: Sequence[str], text: str) -> str:
+        """Return a line of a hint: the command without this word, and without a number that belongs to it."""
+        at = next((k for k, word in enumerate(argv) if word == text), None)
+        if at is None:
+            return ""
+        has_number = text.startswith("-") and "=" not in text and "".join(argv[at + 1 : at + 2]).isdecimal()
+        rest = [*argv[:at], *argv[at + 1 + has_number :]]
+        return f"\nWithout it: {shlex.join([*self.prog.split(), *rest])}"
 
     def index_of_argument(self, words: Sequence[str]) -> int:
         """Return the index of the first argument (or ``--``): not an option, nor an option's value."""
@@ -151,6 +190,10 @@ class Parser(ArgumentParser):
                 raise self.unknown_option(word)
             index += 2 if action.nargs != 0 and "=" not in word else 1
         return len(words)
+
+    def arguments(self) -> list[Any]:
+        """Return the declarations of what is not an option, in order."""
+        return self._get_positional_actions()
 
     def has_option(self, word: str) -> bool:
         """Tell whether a word is an option of this parser."""

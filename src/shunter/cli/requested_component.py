@@ -36,7 +36,8 @@ def parse_component(parser: Parser, argv: list[str]) -> Namespace:
     try:
         end = parser.index_of_argument(argv)
     except UsageError as error:
-        error.hint = _of_scheduler(parser, argv) or error.hint
+        at = next(k for k, word in enumerate(argv) if word.startswith("-") and not parser.has_option(word))
+        error.hint = _of_scheduler(parser, argv, at) or error.hint + _corrected(parser, argv, at)
         error.hint += _behind_script(parser, argv)
         raise
     args, rest = parser.parse_arguments(argv[:end]), argv[end:]
@@ -57,9 +58,8 @@ def parse_component(parser: Parser, argv: list[str]) -> Namespace:
     return args
 
 
-def _of_scheduler(parser: Parser, argv: list[str]) -> str:
-    """Return the hint about an unknown option that is one of a scheduler; "" if none has it."""
-    at = next(k for k, word in enumerate(argv) if word.startswith("-") and not parser.has_option(word))
+def _of_scheduler(parser: Parser, argv: list[str], at: int) -> str:
+    """Return the hint about an unknown option, at an index, that is one of a scheduler; "" if none has it."""
     option, equals, value = argv[at].lstrip("-").partition("=")
     name, rest = option.replace("-", "_"), argv[at + 1 :]
     if not equals and rest:
@@ -76,6 +76,16 @@ def _of_scheduler(parser: Parser, argv: list[str]) -> str:
     chosen = [] if named else ["-s", having[0]]
     command = [*parser.prog.split(), *argv[:at], *chosen, "-cfg", f"{name}={value}", *rest]
     return f"{name} is an option of {', '.join(having)}: {shlex.join(command)}"
+
+
+def _corrected(parser: Parser, argv: list[str], at: int) -> str:
+    """Return a line of a hint: the command with another option for an unknown one, or without it."""
+    near = parser.options_like(argv[at])
+    if len(near) == 1:
+        _, equals, value = argv[at].partition("=")
+        command = [*parser.prog.split(), *argv[:at], f"{near[0]}{equals}{value}", *argv[at + 1 :]]
+        return f"\nFor shunter: {shlex.join(command)}"
+    return "" if near else parser.without(argv, argv[at])
 
 
 def _behind_script(parser: Parser, argv: list[str]) -> str:

@@ -49,6 +49,7 @@ BUILTINS: dict[str, tuple[str, ...]] = {
     "train": ("script",),
     "utils": ("binary", "booth", "copy", "dev", "echo", "hydra", "python", "sh", "touch"),
 }
+_SCRIPT_EXAMPLE = "Name a script, such as ./train.py."
 _NO_PREFIX = re.compile(r"_\d*")
 
 
@@ -144,8 +145,12 @@ def get_builtin_source(name: str) -> str:
 
 
 def is_script(name: str) -> bool:
-    """Tell whether a component's name is that of a plain script: a path without a function."""
-    return ":" not in name and _is_path(name)
+    """Tell whether a component's name is that of a plain script: a path without a function.
+
+    ``utils.sh`` is a component; another name in ``.sh`` may be a plugin's.
+    """
+    is_shell = name.endswith(".sh") and not _is_builtin(name) and os.path.isfile(name)
+    return is_shell or (":" not in name and _is_path(name))
 
 
 def _is_path(place: str) -> bool:
@@ -179,7 +184,7 @@ def _from_module(name: str, module_name: str, fn_name: str) -> Component:
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ComponentNotFoundException(
             f"{name!r} is not a component: {module_name!r} is neither a file nor a module",
-            hint="Write path/to/file.py:function or package.module:function.",
+            hint="Write path/to/file.py:function or package.module:function." + _as_command(name),
         )
     module = user_code.load_module(module_name)
     path = getattr(module, "__file__", None)
@@ -211,16 +216,18 @@ def _plain_script(path: str) -> Component:
         raise _no_file(path)
     if not path.endswith((".py", ".sh")):
         raise ComponentNotFoundException(
-            f"{path} is neither a Python nor a shell script (.py, .sh)",
-            hint=f"For other programs: shunter run -- {path}",
+            f"{path} is neither a Python nor a shell script (.py, .sh)", hint=_of_other_file(path)
         )
     return Component(path, train.script, origin="script", config_name="train.script", preset={"script": path})
 
 
 def _no_file(path: str) -> ComponentNotFoundException:
     if os.path.exists(path):
-        kind = "a directory" if os.path.isdir(path) else "not a regular file"
-        return ComponentNotFoundException(f"{path} is {kind}", hint="Name a script, such as ./train.py.")
+        if not os.path.isdir(path):
+            return ComponentNotFoundException(f"{path} is not a regular file", hint=_SCRIPT_EXAMPLE)
+        scripts = sorted(str(file) for file in Path(path).glob("*.*") if file.suffix in (".py", ".sh"))
+        hint = f"It has: {', '.join(map(shlex.quote, scripts[:8]))}." if scripts else _SCRIPT_EXAMPLE
+        return ComponentNotFoundException(f"{path} is a directory", hint=hint)
     directory = os.path.dirname(path)
     try:
         files = [os.path.join(directory, name) for name in os.listdir(directory or ".")]
@@ -230,6 +237,35 @@ def _no_file(path: str) -> ComponentNotFoundException:
         )
     similar = did_you_mean(path, [shlex.quote(file) for file in files if file.endswith((".py", ".sh"))])
     return ComponentFileNotFoundError(f"{path} does not exist", hint=similar)
+
+
+def _of_other_file(path: str) -> str:
+    """Return how to run a file that is no script."""
+    if path.endswith(".ipynb"):
+        script = shlex.quote(f"{path.removesuffix('.ipynb')}.py")
+        return (
+            f"Make it a script: jupyter nbconvert --to script {shlex.quote(path)}, then: shunter run {script}"
+            "\nIts cells one by one: `%%shunter` in the notebook."
+        )
+    if not os.access(path, os.X_OK):
+        return f"It is not executable: name the program that reads it, such as: shunter run -- cat {path}"
+    return f"For other programs: shunter run -- {path}"
+
+
+def _as_command(text: str) -> str:
+    """Return the hint about a whole command line, or Python, in one word; "" if it is neither."""
+    if text.startswith("lambda"):
+        return f"\nFor an expression: shunter run -- python -c {shlex.quote(text)}"
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return ""
+    if len(words) < 2 or not shutil.which(words[0]):
+        return ""
+    if not re.search(r"[;&|<>$`*]", text):
+        separator = "" if words[0] in ("python", "python3") and words[1].endswith(".py") else "-- "
+        return f" For the command, without quotes: shunter run {separator}{text}"
+    return f" For the line of a shell: shunter run -- sh -c {shlex.quote(text)}"
 
 
 def _not_found(name: str) -> ComponentNotFoundException:
@@ -242,7 +278,11 @@ def _not_found(name: str) -> ComponentNotFoundException:
     if os.path.isfile(name + ".py"):
         hint += f" For the script, write ./{name}.py."
     elif os.path.isfile(name):
-        hint += f" For the program, write: shunter run -- ./{name}"
+        hint = _of_other_file(f"./{name}")
+    elif os.path.isdir(name):
+        return _no_file(name)
+    elif " " in name.strip():
+        hint += _as_command(name)
     elif shutil.which(name):
         hint += f" For the program, write: shunter run -- {name}"
     elif name.endswith(".sh"):

@@ -55,8 +55,8 @@ class Rule:
 
 
 _MORE_MEMORY = (
-    "Let it use less memory (smaller batches, fewer data loader workers), or give it more: -h or --memMB, "
-    "where the scheduler limits memory."
+    "Let it use less memory (smaller batches, fewer data loader workers), or give it more, by --mem, -h or "
+    "--memMB, where the scheduler limits memory."
 )
 _TABLE = [
     Cause("out_of_memory", "ran out of memory", _MORE_MEMORY),
@@ -119,13 +119,13 @@ _TABLE = [
     Cause(
         "missing_program",
         "names a program that does not exist",
-        "Check the command, PATH and the image. If it is a script that exists, check its first line. "
-        "A line for a shell needs one: sh -c 'LINE'.",
+        "Check the command, PATH and the image. If it is a script that exists, check its first line; against "
+        "Windows line endings (CRLF): sed -i 's/\\r$//' FILE. A line for a shell needs one: sh -c 'LINE'.",
     ),
     Cause(
         "missing_interpreter",
         "names a program whose interpreter or loader does not exist",
-        "Check the first line of the script, and that it does not have Windows line endings (CRLF).",
+        "Check the first line of the script. Against Windows line endings (CRLF): sed -i 's/\\r$//' FILE.",
     ),
     Cause(
         "missing_library",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from shunter.errors import ResultError, UnknownAppException
+from shunter.errors import ResultError, UnknownAppException, UsageError
 from shunter.functions.call_results import CallResults
 from shunter.functions.job_display import html_of
 from shunter.metrics import Series, read
@@ -102,6 +102,9 @@ class Job:
             role: only replicas of this role.
             replica: only replicas of this index.
             follow: go on until the job has ended.
+
+        Raises:
+            UsageError: the job has no such role or replica.
         """
         with get_runner() as runner:
             replicas = self._replicas(runner, role, replica)
@@ -110,11 +113,14 @@ class Job:
                     yield line.decode("utf-8", "replace").rstrip("\r\n")
 
     def _replicas(self, runner: Runner, role: str | None, replica: int | None) -> list[tuple[str, int]]:
-        return [
-            (name, k)
-            for name, k in runner.replicas(self.handle)
-            if role in (None, name) and replica in (None, k)
-        ]
+        existing = runner.replicas(self.handle)
+        chosen = [(name, k) for name, k in existing if role in (None, name) and replica in (None, k)]
+        if not chosen and existing:
+            what = f"role {role!r}" if role is not None else ""
+            what += f"{' with a' if what else ''} replica {replica!r}" if replica is not None else ""
+            names = ", ".join(f"{name}/{k}" for name, k in existing[:20])
+            raise UsageError(f"{self.handle} has no {what.strip()}", hint=f"It has: {names}.")
+        return chosen
 
     def why(self) -> Explanation:
         """Return why the job failed or waits, as ``shunter why`` finds it."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import IO
 
-from shunter.errors import BackendError, ConfigError, ShunterError, StateStoreError
+from shunter.errors import BackendError, ConfigError, ShunterError, StateStoreError, did_you_mean
 from shunter.progress import Progress
 from shunter.schedulers.kept_results import BLOCK, PreparesResults, ResultFile, ResultPlace
 from shunter.terminal import clean
@@ -143,7 +143,8 @@ def chosen_files(
     if not chosen:
         raise ConfigError(
             f"no result matches {' or '.join(map(repr, patterns))}",
-            hint="`shunter fetch --list JOB` shows what there is.",
+            hint=f"{did_you_mean(patterns[0], {each.file.path for each in files})} "
+            "`shunter fetch --list JOB` shows what there is.",
         )
     return chosen
 

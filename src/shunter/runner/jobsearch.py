@@ -232,6 +232,8 @@ def _total(
 
 def resolve(text: str | None, history: Callable[[], History], *, latest: bool = True) -> str:
     """Return the handle that a text names; see `Runner.resolve_handle`. The history is opened if needed."""
+    if text is not None and not isinstance(text, str):
+        raise UsageError(f"{text!r} names no job", hint="A job is named by its handle, its id or its name.")
     if text and _WHOLE_ID.fullmatch(text):
         return text
     if text is None or text == "-":
@@ -296,7 +298,7 @@ def _only(text: str, beginning: str, scheduler: str | None, history: History, *,
     if not handles:
         raise UnknownAppException(
             f"no job in the history has an id that begins with {text!r}",
-            hint=_similar(beginning, history)
+            hint=("For all jobs, write '*' in quotes. " if text == "all" else _similar(beginning, history))
             + "`shunter list` shows the jobs; name a job that is not listed by its complete handle.",
         )
     if len(handles) > 1:

@@ -5,6 +5,7 @@ Not seeing a job does not mean that it failed.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import warnings
@@ -444,10 +445,23 @@ def open_dependencies(runner: Runner, scheduler: Scheduler[Any], after: Iterable
         name = text.removesuffix(ANY_END)
         if not name:
             raise UsageError(f"--after {text!r} names no job", hint="Write HANDLE, or HANDLE:any.")
-        handle = runner.resolve_handle(name)
+        try:
+            handle = runner.resolve_handle(name)
+        except UnknownAppException as error:
+            error.hint = _without_condition(runner, name) or error.hint
+            raise
         _check_scheduler(handle, scheduler)
         any_ends[handle] = any_ends.get(handle, True) and text.endswith(ANY_END)  # success is stricter
     return _still_open(runner, any_ends)
+
+
+def _without_condition(runner: Runner, text: str) -> str:
+    """Return the hint about ``JOB:condition`` or ``condition:JOB``; "" if no part of the text names a job."""
+    for part in text.split(":") if ":" in text else ():
+        with contextlib.suppress(ShunterError):
+            runner.resolve_handle(part)
+            return f"When it has succeeded: --after {part}. When it has ended: --after {part}{ANY_END}"
+    return ""
 
 
 def _check_scheduler(handle: str, scheduler: Scheduler[Any]) -> None:

@@ -105,8 +105,12 @@ def _warn_of_unused(points: Iterable[EntryPoint]) -> None:
         )
 
 
-def unknown_scheduler(name: str, known: Iterable[str]) -> UnknownSchedulerException:
+def unknown_scheduler(name: object, known: Iterable[str]) -> UnknownSchedulerException:
     """Return the error that says that there is no such scheduler, and what to use instead."""
+    if not isinstance(name, str):
+        return UnknownSchedulerException(
+            f"{name!r} names no scheduler: a name is a text", hint=did_you_mean("", known)
+        )
     if name in _REMOVED:
         when, hint = _REMOVED[name]
         return UnknownSchedulerException(

@@ -39,6 +39,7 @@ class JobWord:
         parameter: the parameter of ``train.script`` that it sets; "" for the scheduler's time limit.
         aliases: other names of it.
         metavar: what stands for its value in the help.
+        least: the least number that it can be; None where it is no number.
     """
 
     name: str
@@ -47,6 +48,7 @@ class JobWord:
     parameter: str
     aliases: tuple[str, ...] = ()
     metavar: str = "N"
+    least: int | None = None
 
     @property
     def is_repeatable(self) -> bool:
@@ -78,13 +80,18 @@ class JobWord:
             raise ConversionError(f"{value!r} is not a text with a unit, such as {_EXAMPLES[self.name]!r}")
         if self.name in ("metric", "mounts") and isinstance(value, list):  # of such texts
             return self.of_texts([str(item) for item in value])
-        return from_value(self.type, value)
+        return self._in_range(from_value(self.type, value))
+
+    def _in_range(self, value: Any) -> Any:
+        if self.least is not None and value < self.least:
+            raise ConversionError(f"{value} is less than {self.least}")
+        return value
 
     def _of_text(self, text: str) -> Any:
         try:
             if self.name == TIME:
                 return parse_time_limit(text)
-            return parse_memory(text) if self.name == "mem" else from_text(self.type, text)
+            return parse_memory(text) if self.name == "mem" else self._in_range(from_text(self.type, text))
         except UsageError as error:
             raise ConversionError(f"{error.message}. {error.hint}".strip()) from None
         except ConversionError:
@@ -101,8 +108,8 @@ JOB_WORDS: dict[str, JobWord] = {
     for word in (
         JobWord("name", "name of the job; the script's by default", str, "name", metavar="NAME"),
         JobWord("image", "image to run in, such as python:3.12", str, "image", metavar="IMAGE"),
-        JobWord("cpu", "cpus of each node", int, "cpu"),
-        JobWord("gpu", "gpus of each node", int, "gpu"),
+        JobWord("cpu", "cpus of each node", int, "cpu", least=1),
+        JobWord("gpu", "gpus of each node", int, "gpu", least=0),
         JobWord("mem", "memory of each node, such as 16G or 512M", str, _MEMORY, metavar="SIZE"),
         JobWord("h", "named resource, instead of cpu, gpu and mem", str, "h", metavar="NAME"),
         JobWord(
@@ -112,7 +119,7 @@ JOB_WORDS: dict[str, JobWord] = {
             "",
             metavar="DURATION",
         ),
-        JobWord("nodes", "number of nodes (replicas)", int, "num_replicas", ("num_replicas",)),
+        JobWord("nodes", "number of nodes (replicas)", int, "num_replicas", ("num_replicas",), least=1),
         JobWord(
             "distribution",
             "how the nodes work together: none, torchrun or mpi",
@@ -120,7 +127,9 @@ JOB_WORDS: dict[str, JobWord] = {
             "distribution",
             metavar="KIND",
         ),
-        JobWord("processes", "processes on each node, with a distribution", int, "nproc", ("nproc",)),
+        JobWord(
+            "processes", "processes on each node, with a distribution", int, "nproc", ("nproc",), least=1
+        ),
         JobWord("mpi_options", "more options of mpirun", str, "mpi_options", metavar="TEXT"),
         JobWord(
             "environment",
@@ -130,7 +139,9 @@ JOB_WORDS: dict[str, JobWord] = {
             metavar="PATH",
         ),
         JobWord("env", "environment variables", dict[str, str], "env", metavar="NAME=VALUE"),
-        JobWord("retries", "number of restarts after a failure", int, "max_retries", ("max_retries",)),
+        JobWord(
+            "retries", "number of restarts after a failure", int, "max_retries", ("max_retries",), least=0
+        ),
         JobWord(
             "mounts",
             "a mount, such as type=bind,src=/data,dst=/data,readonly",

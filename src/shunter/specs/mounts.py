@@ -93,9 +93,10 @@ def parse_mounts(opts: Sequence[str]) -> list[Mount]:
         name = _ALIASES.get(key.strip())
         if name == "type":
             mounts.append({})
-        problem, hint = "", ""
+        problem, hint = "", _EXAMPLE
         if name is None:
-            problem, hint = f"unknown key {key!r}", did_you_mean(key, _ALIASES)
+            problem = f"unknown key {key!r}"
+            hint = _as_docker_has_it(opts) or f"{did_you_mean(key, _ALIASES)} {_EXAMPLE}"
         elif not mounts:
             problem = "a mount must begin with type="
         elif name in mounts[-1]:
@@ -106,8 +107,17 @@ def parse_mounts(opts: Sequence[str]) -> list[Mount]:
             mounts[-1][name] = value.strip() if separator else "true"
         if problem:
             where = f"mounts {','.join(opts)!r}, item {position} ({item!r})"
-            raise MountParseError(f"{where}: {problem}", hint=f"{hint} {_EXAMPLE}".lstrip())
+            raise MountParseError(f"{where}: {problem}", hint=hint)
     return [_make_mount(fields) for fields in mounts]
+
+
+def _as_docker_has_it(opts: Sequence[str]) -> str:
+    """Return the hint about ``SRC:DST`` or ``SRC:DST:ro``; "" if it is not that."""
+    source, *rest = ",".join(opts).split(":")
+    if len(rest) not in (1, 2) or not rest[0].startswith("/"):
+        return ""
+    read_only = ",readonly" if rest[1:] == ["ro"] else ""
+    return f"For that: type=bind,src={source},dst={rest[0]}{read_only}"
 
 
 def _make_mount(fields: dict[str, str]) -> Mount:

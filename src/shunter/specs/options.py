@@ -349,4 +349,6 @@ def as_mapping(cfg: Any) -> dict[str, Any]:
         return {}
     if is_dataclass(cfg) and not isinstance(cfg, type):
         return {field.name: getattr(cfg, field.name) for field in fields(cfg)}
+    if not isinstance(cfg, Mapping):
+        raise InvalidRunConfigException(f"options={cfg!r}: expected a dict, such as {{'timeout': 60}}")
     return dict(cfg)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from shunter.errors import UsageError
 from shunter.specs.app import AppDef
 from shunter.specs.workspace import Workspace
 
@@ -59,3 +60,25 @@ class Submission:
     lease: str = field(default="", repr=False)
     fingerprint: str | None = None
     images: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.app is not None and not hasattr(self.app, "roles"):  # TorchX's own has them too
+            raise UsageError(f"app={self.app!r}: expected an AppDef; for a component: run_component")
+        _check(self.component, "component", str | None, "a name, such as 'utils.echo'")
+        _check(self.arguments, "arguments", Sequence | Mapping, _ARGUMENTS)
+        if isinstance(self.arguments, str) or not all(isinstance(word, str) for word in self.arguments):
+            raise UsageError(f"arguments={self.arguments!r}: expected {_ARGUMENTS}")
+        _check(self.scheduler, "scheduler", str, "a name, such as 'local_cwd'")
+
+
+_ARGUMENTS = "a list of words, such as ['--msg', 'hello'], or a dict, such as {'msg': 'hello'}"
+
+
+def _check(value: object, name: str, kinds: Any, description: str) -> None:
+    """Refuse a value of another type.
+
+    Raises:
+        UsageError: it is.
+    """
+    if not isinstance(value, kinds):
+        raise UsageError(f"{name}={value!r}: expected {description}")

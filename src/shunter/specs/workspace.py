@@ -52,6 +52,8 @@ class Workspace:
         Raises:
             UsageError: the text cannot be read.
         """
+        if text is not None and not isinstance(text, str):
+            raise UsageError(f"the workspace {text!r} is not a text", hint=_EXAMPLE)
         lines = (text or "").strip().split("\n")
         text = "\n".join(line for line in lines if line.strip() and not line.startswith("#"))
         if not text:

@@ -146,7 +146,7 @@ def explain(runner: Runner, handle: str, status: AppStatus) -> Explanation:
             waiting.advice = change or waiting.advice
         explanation.try_command = _next_command(explanation, None)
     elif _has_notes(explanation, _recorded(runner, handle)):
-        _add_notes(runner, handle, status)
+        add_notes(runner, handle, status)
     return explanation
 
 
@@ -163,7 +163,7 @@ def _has_notes(explanation: Explanation, record: JobRecord | None) -> bool:
     )
 
 
-def _add_notes(runner: Runner, handle: str, status: AppStatus) -> None:
+def add_notes(runner: Runner, handle: str, status: AppStatus) -> None:
     """Add to each replica the toolkit's last note about it in its log."""
     for replica in status.replicas()[:MOST_REPLICAS]:
         try:

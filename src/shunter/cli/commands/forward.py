@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 
 from shunter.backoff import polling
 from shunter.cli.console import note, out
@@ -43,16 +43,17 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "ports",
-        type=_ports,
         metavar="PORT[:LOCAL]",
         help="port in the replica, and on this machine: the same by default, 0 for any free port",
     )
 
 
 def run(args: Namespace) -> None:
-    port, local = args.ports
     with get_runner() as runner:
+        if args.target is None:
+            _ports(args.ports, "JOB" if args.ports.isdecimal() else args.ports)
         handle, role, k = _replica(runner, args.target or "-")
+        port, local = _ports(args.ports, args.target or "JOB")
         _check_running(runner, handle, role, k)
         with Interrupts(None), _listen(local) as listener, Connections(handle, role, k, port) as connections:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -131,13 +132,16 @@ class Connections:
         self._free.release()
 
 
-def _ports(text: str) -> tuple[int, int]:
+def _ports(text: str, target: str) -> tuple[int, int]:
     there, colon, here = text.partition(":")
     try:
         port = whole_number(there, 1, MOST_PORT)
         return port, whole_number(here, 0, MOST_PORT) if colon else port
     except ValueError as error:
-        raise ArgumentTypeError(f"{error}; examples: 6006, 6006:8000") from None
+        raise UsageError(
+            f"{text!r} is no port: {error}; examples: 6006, 6006:8000",
+            hint=f"Example: shunter forward {target} 6006",
+        ) from None
 
 
 def _replica(runner: Runner, target: str) -> tuple[str, str, int]:

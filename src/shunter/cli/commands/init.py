@@ -20,8 +20,9 @@ from importlib.metadata import packages_distributions
 
 from shunter.cli.console import note, out
 from shunter.cli.parser import Parser
-from shunter.errors import ConfigError, did_you_mean
+from shunter.errors import ConfigError, UsageError, did_you_mean
 from shunter.paths import read_regular_file
+from shunter.specs.job_words import job_word
 from shunter.specs.script_header import read_header, with_header
 
 _EXAMPLES = """\
@@ -47,6 +48,27 @@ _EXAMPLES = """\
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("script", metavar="SCRIPT", help="the script, such as train.py")
     parser.add_flag("--dry-run", "--dryrun", help="print the header, and change nothing")
+
+
+def parse(parser: Parser, words: list[str]) -> Namespace:
+    """Parse the arguments.
+
+    Raises:
+        UsageError: they do not parse; for an option of a job, the hint says where that stands.
+    """
+    try:
+        return parser.parse_arguments(words)
+    except UsageError as error:
+        at = next((k for k, word in enumerate(words) if job_word(word.partition("=")[0].lstrip("-"))), None)
+        if at is not None and words[at].startswith("--"):
+            option = words[at : at + 1 + ("=" not in words[at])]
+            rest = [word for word in words if word not in option]
+            error.hint = (
+                "The header has a line for it, to be uncommented. For one run: "
+                + shlex.join(["shunter", "run", *option, *rest])
+                + f"\nWithout it: {shlex.join([*parser.prog.split(), *rest])}"
+            )
+        raise
 
 
 def run(args: Namespace) -> None:

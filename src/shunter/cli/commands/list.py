@@ -102,6 +102,10 @@ def run(args: Namespace) -> int:
     if len(shown) < total:
         note(f"{len(shown)} of {total} jobs; --limit 0 shows all")
     if not total and not args.json:
+        states = [name for name in args.jobs if name.upper() in AppState.__members__]
+        if states:
+            note(f"no job has that name; by state: shunter list --state {','.join(states)}")
+            return code
         note("no such jobs" if job_filter.active or args.scheduler else "no jobs yet")
     return code
 

@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import shlex
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from shunter.cli.console import Screen, format_bytes, interrupt_message, is_tty, out, print_json, table
 from shunter.cli.metric_selection import NO_METRICS, JobMetrics, add_metric_options, job_metrics
 from shunter.cli.parser import Parser
+from shunter.errors import UnknownAppException
 from shunter.metrics.chart import short_number
 from shunter.metrics.forwarding import ForwardedMetrics, make_forwarder
 from shunter.metrics.series import Series, finite, summary
@@ -58,6 +60,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> None:
     with (
         get_runner() as runner,
+        _naming_metrics(args),
         job_metrics(runner, args, args.name, follow=args.watch) as jobs,
         contextlib.ExitStack() as stack,
     ):
@@ -79,6 +82,19 @@ def run(args: Namespace) -> None:
             for job in jobs:
                 for text in use_lines(runner, job.handle):
                     out(f"Resources of {clean(text if len(jobs) == 1 else f'{job.label} {text}')}")
+
+
+@contextlib.contextmanager
+def _naming_metrics(args: Namespace) -> Iterator[None]:
+    """To the error about an argument that is no job, add how to name a metric."""
+    try:
+        yield
+    except UnknownAppException as error:
+        *jobs, name = args.targets or [""]
+        if repr(name) in error.message and "/" not in name:
+            line = shlex.join(["shunter", "metrics", *jobs, "--name", name])
+            error.hint += f"\nFor the metric {name}: {line}"
+        raise
 
 
 def _read(jobs: Sequence[JobMetrics], args: Namespace, forwarded: Sequence[ForwardedMetrics]) -> None:

@@ -18,6 +18,7 @@ from shunter.cli.parser import Parser, number_between
 from shunter.errors import MOST_NAMES, BackendError, UsageError, did_you_mean
 from shunter.metrics.chart import TIME, ChartAxes, Line, draw, save
 from shunter.metrics.series import rank
+from shunter.metrics.usage import PREFIX
 from shunter.runner import Runner, get_runner
 from shunter.runner.jobsearch import JobFilter
 from shunter.specs.sweep_points import index_of, label_of, points_of
@@ -93,8 +94,8 @@ def run(args: Namespace) -> None:
 
 
 def _first_name(job: JobMetrics) -> str:
-    """Return the first metric of a job, and say which others there are."""
-    name, *others = job.by_name() or [""]
+    """Return the first metric of a job, before what it used, and say which others there are."""
+    name, *others = sorted(job.by_name(), key=lambda name: name.startswith(PREFIX)) or [""]
     if not name:
         raise UsageError(f"{job.handle} has no metrics so far", hint=NO_METRICS)
     if others:
