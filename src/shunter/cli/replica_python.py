@@ -9,8 +9,6 @@ from pathlib import Path
 
 from shunter.runner import Runner
 
-#: The component of jobs that `shunter dev` starts.
-DEV_COMPONENT = "utils.dev"
 _SHELL = (
     "text=$1; shift; for python in python3 python; do command -v $python >/dev/null && "
     'exec $python -IS -c "$text" "$@"; done; echo "shunter: this replica has no Python" >&2; exit 127'
@@ -30,7 +28,7 @@ def python_words(file: str, *args: str) -> list[str]:
 def is_dev_job(runner: Runner, handle: str) -> bool:
     """Tell whether a job of the history keeps itself for interactive work."""
     record = runner.history.find(handle)
-    return record is not None and record.component == DEV_COMPONENT
+    return record is not None and record.is_dev_job
 
 
 def session_words(command: Sequence[str]) -> list[str]:

@@ -23,6 +23,8 @@ DELETED = "deleted"
 #: Reason of a job whose submitter died before the scheduler had answered.
 INTERRUPTED = "the submission was interrupted"
 
+#: The component of jobs that `shunter dev` starts.
+DEV_COMPONENT = "utils.dev"
 #: States in which a job is not asked for again: it has ended, or its scheduler has forgotten it.
 SETTLED_STATES = ("SUCCEEDED", "FAILED", "CANCELLED", "UNKNOWN")
 
@@ -87,6 +89,11 @@ class JobRecord:
         # a state that a later version has added
         row["state"] = AppState.__members__.get(row["state"], AppState.UNKNOWN)
         return cls(**row)
+
+    @property
+    def is_dev_job(self) -> bool:
+        """Whether the job keeps itself for interactive work."""
+        return self.component == DEV_COMPONENT
 
     @property
     def arguments(self) -> str:

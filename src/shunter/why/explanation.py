@@ -155,7 +155,7 @@ def _has_notes(explanation: Explanation, record: JobRecord | None) -> bool:
     if record is None:
         return False
     if explanation.status.state == AppState.SUCCEEDED:
-        return record.component == "utils.dev"
+        return record.is_dev_job
     return (
         explanation.status.state == AppState.RUNNING
         and explanation.scheduler in _HANGS_IN_LOGS

@@ -21,12 +21,13 @@ from shunter.cli.commands import exec as exec_command
 from shunter.cli.console import ask, is_tty, note, out
 from shunter.cli.job_request import add_job_words, add_placement_options, requested_job, submit
 from shunter.cli.parser import Parser
-from shunter.cli.replica_python import DEV_COMPONENT, is_dev_job, session_words
+from shunter.cli.replica_python import is_dev_job, session_words
 from shunter.cli.shown_plan import show_plan
 from shunter.cli.shown_status import exit_code_of, status_of
 from shunter.cli.watching import Detached, Interrupts, StatusLines, show_end, watched_states
 from shunter.errors import EXIT_OK, ConfigError, UsageError
 from shunter.runner import Runner, get_runner
+from shunter.runner.records import DEV_COMPONENT
 from shunter.schedulers.capabilities import capabilities_of
 from shunter.schedulers.joined_terminal import has_terminal
 from shunter.specs.status import AppState, AppStatus
