@@ -11,15 +11,12 @@ or ends. It needs no other module of the toolkit.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
 import signal
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 
 #: Has the URLs, as JSON: ``put`` and ``get``.
@@ -69,8 +66,8 @@ def take(urls: str, handle: str, pauses: Sequence[float] = PAUSES) -> str:
             problem = str(error)
             if error.code < 500 and error.code not in _TO_BE_REPEATED:
                 break
-        except (OSError, http.client.HTTPException) as error:
-            problem = f"it cannot be reached: {getattr(error, 'reason', error)}"
+        except OSError as error:
+            problem = f"it cannot be reached: {error}"
     raise OSError(problem)
 
 
@@ -86,8 +83,6 @@ def holder(urls: str) -> str:
         if error.code in (403, 404):  # S3 says 403 of a missing object to those who may not list
             return ""
         raise
-    except http.client.HTTPException as error:
-        raise OSError(str(error)) from error
 
 
 class _Refused(OSError):
@@ -99,6 +94,10 @@ class _Refused(OSError):
 
 
 def _ask(method: str, url: str, body: bytes | None = None) -> str:
+    import http.client  # these take longer to load than most jobs need
+    import urllib.error
+    import urllib.request
+
     headers = {} if body is None else {"If-None-Match": "*", "Content-Type": "text/plain"}
     request = urllib.request.Request(url, body, headers, method=method)
     try:
@@ -106,15 +105,17 @@ def _ask(method: str, url: str, body: bytes | None = None) -> str:
             text: str = answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:  # or its connection stays open
-            raise _Refused(error.code, _said(error)) from None
+            words = error.read(2000).decode("utf-8", "replace")
+        raise _Refused(error.code, _said(error.code, words or error.reason)) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise OSError(str(getattr(error, "reason", error))) from error
     return text.strip()
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _said(status: int, text: str) -> str:
     """Return what S3 says, with what is probably the cause."""
-    text = error.read(2000).decode("utf-8", "replace")
     code, message = (re.search(f"<{tag}>(.*?)</{tag}>", text) for tag in ("Code", "Message"))
-    said = f"S3 answers {error.code} ({message[1] if message else error.reason})"
+    said = f"S3 answers {status} ({message[1] if message else text[:200].strip()})"
     if code and code[1] in _CODES_OF_TIME:
         said += ": its URL is valid for 7 days at most, and not longer than the credentials that signed it"
     return said
