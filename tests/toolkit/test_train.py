@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -168,11 +169,18 @@ def test_shell_script_gets_arguments_unharmed(tree: Tree) -> None:
 
 
 def test_shell_scripts_first_line_is_honoured(tree: Tree) -> None:
-    tree.script(f"#!{sys.executable}\nimport sys; print(sys.version_info[0]); sys.exit(6)", "run.sh")
+    script = tree.script(f"#!{sys.executable}\nimport sys; print(sys.version_info[0]); sys.exit(6)", "run.sh")
     tree.hyperparameters("run.sh")
     done = tree.train()
     assert done.returncode == 6, done.stderr
     assert done.stdout == "3\n"
+    assert not os.access(script, os.X_OK)  # it may be the user's own file
+
+
+def test_a_program_is_made_executable(tree: Tree) -> None:
+    shutil.copyfile("/bin/true", tree.script("", "run"))
+    tree.hyperparameters("run")
+    assert tree.train().returncode == 0
 
 
 def test_binary_rubbish_is_refused(tree: Tree) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -123,22 +124,15 @@ def _command(path: str, name: str) -> list[str]:
     own = name if name.startswith(("/", "./", "../")) else f"./{name}"
     with open(path, "rb") as file:
         start = file.readline(256)
-    if not _make_executable(path) or not start.startswith((b"#!", b"\x7fELF")):
+    if start.startswith(b"\x7fELF") and not os.access(path, os.X_OK):
+        with contextlib.suppress(OSError):  # nothing else can run it
+            os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    if not os.access(path, os.X_OK) or not start.startswith((b"#!", b"\x7fELF")):
         words = start[2:].decode("utf-8", "replace").split() if start.startswith(b"#!") else ["/bin/sh"]
         if b"\0" in start:
             raise CodeError(f"Cannot run {name!r}: it is neither a script nor a program of this system.")
         return [*words, own]
     return [own]
-
-
-def _make_executable(path: str) -> bool:
-    if os.access(path, os.X_OK):
-        return True
-    try:
-        os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    except OSError:
-        return False
-    return os.access(path, os.X_OK)
 
 
 def command(code_dir: str, name: str, args: Sequence[str], env: Mapping[str, str]) -> Command:
