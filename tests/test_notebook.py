@@ -115,7 +115,7 @@ def test_a_cell_runs_as_a_job_and_shows_it(run_cells: Callable[..., str]) -> Non
         "_.status.state.name",
     )
     assert "cell/1 <b>hello</b> --lr 0.1" in shown  # the log, under the cell
-    assert "<td>cell/1</td><td>SUCCEEDED</td>" in shown
+    assert "cell/1</td><td>SUCCEEDED</td>" in shown
     assert "<pre>&lt;b&gt;hello&lt;/b&gt; --lr 0.1</pre>" in shown
     assert shown.rstrip().endswith("SUCCEEDED")
 
