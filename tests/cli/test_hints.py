@@ -206,7 +206,13 @@ def commands_in(answer: str) -> list[str]:
     return [line for line in [*quoted, *whole] if "JOB" not in line and line != "fetch"]
 
 
-@pytest.mark.parametrize(("typed", "then"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("typed", "then"),
+    [
+        pytest.param(*case, id=case[0], marks=[pytest.mark.slow] if number % 4 else [])
+        for number, case in enumerate(CASES)
+    ],
+)
 def test_what_an_answer_says_works(project: Cli, typed: str, then: str | None) -> None:
     answer = project(*shlex.split(typed), code=None)
     assert answer.code in (2, 3, 5), answer

@@ -168,6 +168,7 @@ def test_what_is_wrong_is_said_before_anything_runs(
     assert lab_file.labs() == []
 
 
+@pytest.mark.slow
 def test_time_that_is_over_ends_experiments_and_refuses_others(lab: Cli) -> None:
     begin(lab, "--budget", "20s")
     data = lab("lab", "tune", "--json").json

@@ -72,6 +72,7 @@ def environments_unused_for(age: str, *words: str) -> list[str]:
     return sorted(set(re.findall(r"shunter/workspace:environment-\w+", listed)))
 
 
+@pytest.mark.slow
 def test_it_is_a_layer_of_the_image_that_is_made_once(image, packages, project, home, monkeypatch):
     (project / "s.py").write_text(HEADER + SCRIPT)
     with get_runner() as runner:

@@ -47,7 +47,7 @@ Options = dict[str, Any]
 
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow)
-    for name in ("kubernetes", "ray", "sagemaker_local", "aws_batch", "aws_sagemaker")
+    for name in ("local_docker", "sge", "kubernetes", "ray", "sagemaker_local", "aws_batch", "aws_sagemaker")
 ]
 
 
@@ -66,7 +66,7 @@ def endpoints() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.fixture(params=["local_docker", "slurm", "sge", *SLOW])
+@pytest.fixture(params=["slurm", *SLOW])
 def place(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

@@ -204,18 +204,3 @@ def test_the_rules_are_gits(tree: Path, lines: list[str], inner: list[str]) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")
         assert chosen(tree) == expected
-
-
-@pytest.mark.parametrize("ignore_file", [".gitignore", ".dockerignore", ".torchxignore", ".shunterignore"])
-@pytest.mark.parametrize(
-    "pattern", ["*a" * 30 + "*b", "**/*a" * 30 + "*b", "**a" * 30 + "*b", "*/**/" * 15 + "b"]
-)
-def test_a_pattern_of_many_stars_takes_no_time(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, ignore_file: str, pattern: str
-) -> None:
-    files = {"a" * 200, f"deep/{'a' * 200}", f"{'a/' * 90}c"}
-    write(checkout, {**dict.fromkeys(files, ""), ignore_file: pattern})
-    if pattern[:3] == "*a*":
-        assert files <= chosen(checkout)
-    monkeypatch.setenv("PATH", "/nonexistent")  # Git itself takes for ever over some of them
-    assert files <= chosen(checkout)

@@ -1,8 +1,5 @@
 """Ignore files: those of Docker, of TorchX, and of Git, each with its own rules.
 
-Patterns come with other people's repositories. As a regular expression, which is what the library
-``pathspec`` makes of each, one with many stars can take for ever. So those are compared without going back.
-
 Docker's rules: https://docs.docker.com/build/concepts/context/#dockerignore-files, and for what the page
 leaves open the package ``moby/patternmatcher``. Git's: https://git-scm.com/docs/gitignore.
 """
@@ -12,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 
 from shunter.errors import WorkspaceError
@@ -35,8 +32,8 @@ _CLASSES = {
     "xdigit": "0-9a-fA-F",
 }
 _CLASS = re.compile(r"\[:([^]]*):\]")
-#: Up to this many wildcards, a regular expression takes at most the square of the path's length.
-_MOST_FOR_REGEX = 2
+#: Any part of a name, of a path, and any number of whole directories.
+_NAME, _PATH, _DIRECTORIES = "[^/]*", ".*", "(?:.*/)?"
 
 
 def read_lines(path: str) -> list[str] | None:
@@ -60,55 +57,20 @@ def read_lines(path: str) -> list[str] | None:
 # ---- patterns
 
 
-class _Star(Enum):
-    """The parts of a pattern that stand for any number of characters, as regular expressions."""
-
-    NAME = "[^/]*"
-    PATH = ".*"
-    DIRECTORIES = "(?:.*/)?"
-
-
 Matcher = Callable[[str], object]
 
 
-def _matcher(parts: Sequence[str | _Star]) -> Matcher:
-    """Return a function that compares paths with a pattern.
-
-    Args:
-        parts: stars, and regular expressions of one character each.
+def _matcher(parts: Iterable[str]) -> Matcher:
+    """Return a function that compares paths with a pattern, given as regular expressions of its parts.
 
     Raises:
         re.error: one of them is wrong.
     """
-    if sum(isinstance(part, _Star) for part in parts) <= _MOST_FOR_REGEX:
-        text = "".join(part.value if isinstance(part, _Star) else part for part in parts)
-        return re.compile(text, re.DOTALL).fullmatch
-    steps = [part if isinstance(part, _Star) else re.compile(part, re.DOTALL) for part in parts]
-    return lambda path: _matches(steps, path)
+    return re.compile("".join(parts), re.DOTALL).fullmatch
 
 
-def _matches(steps: Sequence[re.Pattern[str] | _Star], path: str) -> bool:
-    """Compare a path with a pattern in a time that grows with both lengths: all ways are followed at once."""
-    ends = {0}
-    for step in steps:
-        if not ends:
-            return False
-        if isinstance(step, re.Pattern):
-            ends = {end + 1 for end in ends if step.match(path, end)}
-            continue
-        for end in range(min(ends) + 1, len(path) + 1):
-            is_slash = path[end - 1] == "/"
-            if step is _Star.NAME:
-                goes_on = end - 1 in ends and not is_slash
-            else:
-                goes_on = is_slash or step is _Star.PATH
-            if goes_on:
-                ends.add(end)
-    return len(path) in ends
-
-
-def _parts(pattern: str, *, is_git: bool) -> Iterator[str | _Star]:
-    """Yield the parts of a pattern of Git or Docker.
+def _parts(pattern: str, *, is_git: bool) -> Iterator[str]:
+    """Yield the parts of a pattern of Git or Docker, as regular expressions.
 
     Raises:
         ValueError: it is no pattern; says why.
@@ -123,12 +85,12 @@ def _parts(pattern: str, *, is_git: bool) -> Iterator[str | _Star]:
             # to Git, two stars mean directories only where they are a whole part of a path
             is_part = pattern[:start][-1:] in ("", "/") and pattern[at : at + 1] in ("", "/")
             if at - start == 1 or (is_git and not is_part):
-                yield _Star.NAME
+                yield _NAME
             elif at < len(pattern):
                 at += pattern[at] == "/"
-                yield _Star.DIRECTORIES
+                yield _DIRECTORIES
             else:
-                yield _Star.PATH
+                yield _PATH
         elif char == "?":
             yield "[^/]"
         elif char == "[":
@@ -214,7 +176,7 @@ class GitRules:
             raise ValueError("it names nothing")
         parts = list(_parts(pattern.removeprefix("/"), is_git=True))
         if "/" not in pattern:  # the last part of a path, wherever it is
-            parts.insert(0, _Star.DIRECTORIES)
+            parts.insert(0, _DIRECTORIES)
         decision = IgnoreDecision.OUT
         if is_negated:
             decision = IgnoreDecision.NAMED if pattern.strip("*/") else IgnoreDecision.BACK
@@ -291,7 +253,7 @@ class DockerRules:
     def _matcher(self, pattern: str) -> Matcher:
         if not pattern:
             raise ValueError("it names nothing")
-        return _matcher(list(_parts(posixpath.normpath(pattern).lstrip("/"), is_git=False)))
+        return _matcher(_parts(posixpath.normpath(pattern).lstrip("/"), is_git=False))
 
 
 class TorchxRules(DockerRules):

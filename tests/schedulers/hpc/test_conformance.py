@@ -6,6 +6,7 @@ from shunter.testing.conformance import SchedulerConformance
 from tests.schedulers.hpc.fake_cluster import FakeCluster
 
 
+@pytest.mark.slow
 class TestFakeCluster(SchedulerConformance):
     combined_is_exact = False
 

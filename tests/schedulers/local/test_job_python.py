@@ -116,7 +116,8 @@ def test_the_environment_of_an_ordinary_installation_is_the_users(shell: Shell) 
     assert shell.plan()["python"].endswith(f" {own} (the environment that shunter is installed in)")
 
 
-@pytest.mark.parametrize("is_tool", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_tool", [True, False])
 def test_a_projects_environment_is_used_without_activation(
     shell: Shell, environments: Path, is_tool: bool
 ) -> None:
