@@ -71,6 +71,7 @@ def test_bash_completes_jobs(shell_cli: Cli) -> None:
     assert bash(shell_cli, "shunter status local_cwd://sh") == [handle.partition(":")[2]]
 
 
+@pytest.mark.slow
 def test_bash_completes_components_schedulers_and_their_options(shell_cli: Cli) -> None:
     shell_cli.plugins()
     assert bash(shell_cli, "shunter run utils.ec") == ["utils.echo"]
@@ -86,6 +87,7 @@ def test_bash_completes_components_schedulers_and_their_options(shell_cli: Cli) 
     assert bash(shell_cli, "shunter run ./tr") == ["./train.py"]
 
 
+@pytest.mark.slow
 def test_code_that_is_completed_is_not_run(shell_cli: Cli) -> None:
     (shell_cli.directory / "comp.py").write_text(
         """

@@ -33,7 +33,7 @@ def follow_until_ready(cli: Cli, handle: str) -> None:
     follower.communicate()
 
 
-@pytest.fixture(params=["local_cwd", "local_docker"])
+@pytest.fixture(params=["local_cwd", pytest.param("local_docker", marks=pytest.mark.slow)])
 def job(request: pytest.FixtureRequest, cli: Cli) -> Iterator[str]:
     """A job that runs, on each scheduler that has replicas here."""
     words = ["-s", request.param]

@@ -15,7 +15,7 @@ from tests.cli.conftest import Cli
 from tests.web_server_job import PROGRAM, Forwarding
 
 
-@pytest.fixture(params=["local_cwd", "local_docker"])
+@pytest.fixture(params=["local_cwd", pytest.param("local_docker", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest, cli: Cli) -> Iterator[tuple[str, int]]:
     """A job that serves on a port of its host; its handle and the port."""
     words = ["--detach", "-s", request.param]

@@ -59,6 +59,7 @@ def test_code_that_is_not_here_has_to_be_named(cli: Cli, run_html: Path) -> None
     assert "ran with" in cli("rerun", "--yes", "--workspace", ".", "--log", other).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -66,6 +66,7 @@ def test_without_checkpoints_nothing_is_submitted(project: Cli) -> None:
     assert len(project("list", "--json").json) == 2
 
 
+@pytest.mark.slow
 def test_two_jobs_never_write_to_one_place(project: Cli, tmp_path: Path) -> None:
     go, place = tmp_path / "go", str(tmp_path / "place")
     project("run", "--checkpoints", place, "./train.py")
@@ -80,6 +81,7 @@ def test_two_jobs_never_write_to_one_place(project: Cli, tmp_path: Path) -> None
     assert sorted(path.name for path in Path(place).iterdir()) == ["ck0", "ck1"]
 
 
+@pytest.mark.slow
 def test_a_deleted_job_has_left_a_copy_or_the_new_one_says_so(project: Cli) -> None:
     project("run", "--name", "old", "./train.py")
     old = project("list", "--json").json[0]["app_id"]
@@ -104,6 +106,7 @@ def test_the_points_of_a_sweep(project: Cli) -> None:
     assert "the points 0 to 1" in project("rerun", f"{sweep}/train/9", code=3).err
 
 
+@pytest.mark.slow
 def test_functions_components_and_commands_take_other_arguments(project: Cli) -> None:
     (project.directory / "lessons.py").write_text("def half(x: float) -> float:\n    return x / 2\n")
     project("run", "lessons:half", "--x", "3")
@@ -124,6 +127,7 @@ def test_secrets_among_the_new_arguments_are_masked(project: Cli) -> None:
     assert "second-secret-value" not in again.err.replace("has [] --api-key second-secret-value", "")
 
 
+@pytest.mark.slow
 def test_which_job_a_name_means(project: Cli) -> None:
     ids = [project("run", "utils.echo", "--msg", str(k)).out.strip().rpartition("/")[2] for k in range(3)]
     log = project("log", "echo")
