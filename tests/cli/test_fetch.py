@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from shunter.runner.fetched_results import _part_path
 from shunter.schedulers.kept_results import ResultFile
 from tests.cli.conftest import Cli
@@ -68,7 +70,8 @@ def test_results_come_to_a_directory_and_only_what_is_missing_comes_again(cli: C
     assert "no result matches 'y'" in cli("fetch", "-", "y", code=3).err
 
 
-def test_a_fetch_goes_on_where_it_was_killed(cli: Cli) -> None:
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_fetch_goes_on_where_it_was_killed(cli: Cli, is_damaged: bool) -> None:
     handle = job(cli, SCRIPT)
     # what a killed fetch leaves: the beginning, under a name that tells which version of the file it is of
     listing = cli("fetch", "--list", "--json", handle, "model/sub").json
@@ -76,7 +79,9 @@ def test_a_fetch_goes_on_where_it_was_killed(cli: Cli) -> None:
     (cli.directory / "here/model/sub/weights").unlink()
     file = ResultFile(*(listing[0][key] for key in ("path", "size", "modified")))
     path = str(cli.directory / "here/model/sub/weights")
-    Path(_part_path(path, file)).write_bytes(b"0123456789")
+    # its beginning shows that it is used; its end is compared, and was lost if the machine went down
+    part = b"0123456789" + WEIGHTS[10:100_000] + (bytes(512) if is_damaged else WEIGHTS[100_000:100_512])
+    Path(_part_path(path, file)).write_bytes(part)
     stale = Path(_part_path(path, ResultFile(file.path, 7, 1.0)))
     stale.write_bytes(b"of another version")
     other = Path(_part_path(f"{path}.gz", file))
@@ -84,7 +89,8 @@ def test_a_fetch_goes_on_where_it_was_killed(cli: Cli) -> None:
     cli("fetch", handle, "model/sub", "--to", "here")
     assert other.read_bytes() == b"of another file"
     other.unlink()
-    assert files_of(cli.directory / "here") == {"model/sub/weights": b"0123456789" + WEIGHTS[10:]}
+    expected = WEIGHTS if is_damaged else b"0123456789" + WEIGHTS[10:]
+    assert files_of(cli.directory / "here") == {"model/sub/weights": expected}
 
 
 def test_names_that_a_job_chose_are_not_trusted(cli: Cli) -> None:

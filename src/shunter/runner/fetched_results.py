@@ -11,6 +11,7 @@ import fcntl
 import filecmp
 import glob
 import hashlib
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ from shunter.terminal import clean
 FETCHED, UNCHANGED = "fetched", "unchanged"
 #: Letters of the source's version in the name of a part, and bytes of the file's own name there.
 _VERSION_LETTERS, _NAME_BYTES = 12, 200
+#: Bytes at the end of a part that are compared with the source before the rest is fetched.
+_COMPARED = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -265,11 +268,8 @@ def _fetch(
         if os.path.lexists(path) and _is_here(root, each, force=force):  # another process has fetched it
             os.unlink(part)
             return UNCHANGED
-        have = file.seek(0, os.SEEK_END)
-        if have > each.file.size:
-            file.truncate(0)
-            have = file.seek(0)
-        for block in each.source.place.read(each.file.path, have) if have < each.file.size else ():
+        have, blocks = _rest(file, each)
+        for block in blocks:
             kept = block[: each.file.size - have]  # a file that grows is fetched as it was listed
             file.write(kept)
             have += len(kept)
@@ -301,6 +301,26 @@ def _fetch(
                     os.unlink(stale)
         os.replace(part, path)
     return state
+
+
+def _rest(part: IO[bytes], each: Chosen) -> tuple[int, Iterator[bytes]]:
+    """Return how many bytes of a part are kept, and what comes behind them.
+
+    Its last bytes are compared with the source: what was written before a machine went down may be lost.
+    """
+    have = part.seek(0, os.SEEK_END)
+    if 0 < have <= each.file.size:
+        start = max(0, have - _COMPARED)
+        part.seek(start)
+        end, came = part.read(), b""
+        blocks = each.source.place.read(each.file.path, start)
+        while len(came) < len(end) and (block := next(blocks, b"")):
+            came += block
+        if came.startswith(end):
+            return have, itertools.chain([came[len(end) :]], blocks)
+    part.truncate(0)
+    part.seek(0)
+    return 0, each.source.place.read(each.file.path) if each.file.size else iter(())
 
 
 @contextlib.contextmanager
