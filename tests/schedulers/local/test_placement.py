@@ -147,7 +147,8 @@ def test_ignored_fields_are_said(jobs):
     plain = Role("plain", NO_IMAGE, entrypoint="true")
     info = jobs.scheduler.submit_dryrun(AppDef("a", [mounted, imaged, plain]), {})
     assert info.warnings == ["role 'r': local_cwd ignores mounts of type bind"]
-    assert info.request.warnings == ["role 'image': local_cwd ignores the image python:3.12"]
+    advice = "in which it runs with -s local_docker"
+    assert info.request.warnings == [f"role 'image': local_cwd ignores the image python:3.12, {advice}"]
     with pytest.warns(RuntimeWarning, match="role 'r': local_cwd ignores mounts of type bind"):
         jobs.run(mounted)
 

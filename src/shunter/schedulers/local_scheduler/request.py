@@ -334,7 +334,7 @@ def _ignored(role: Role) -> list[str]:
     """Return a warning for each field of a role that has no effect here."""
     ignored = []  # port_map asks for nothing here: ports are this machine's
     if role.image not in ("", NO_IMAGE):
-        ignored.append(f"the image {role.image}")
+        ignored.append(f"the image {role.image}, in which it runs with -s local_docker")
     limits = Resource(cpu=-1, gpu=-1, memMB=-1)
     if role.resource.devices and role.resource != limits:
         ignored.append("resource.devices")
