@@ -259,9 +259,8 @@ def test_sagemaker_here_and_there(runner, image, tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("import os\nprint('ran', os.environ['TORCHX_JOB_ID'])\n")
     monkeypatch.chdir(tmp_path)
     subnet = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}").stdout
-    here = next(
-        ip_network(subnet.strip()).hosts()
-    )  # Docker shows the gateway not always, but takes the first
+    # the gateway, which Docker does not always show
+    here = next(ip_network(subnet.strip()).hosts())
     with running_moto(str(here)) as moto, running_endpoint(moto) as (variables, options):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

@@ -139,14 +139,11 @@ class Parser(ArgumentParser):
         # intermixed: `log HANDLE -f ROLE/ID` has an option between its arguments
         parse = self.parse_known_args if takes_all else self.parse_known_intermixed_args
         args, unknown = parse(argv)
-        for text in unknown:
-            if text.startswith("-") and text != "-":
-                error = self.unknown_option(text)
-                error.hint += self.without(argv, text)
-                raise error
         if unknown:
-            error = self._usage_error(f"unexpected argument {unknown[0]!r}")
-            error.hint += self.without(argv, unknown[0])
+            option = next((text for text in unknown if text.startswith("-") and text != "-"), "")
+            unexpected = f"unexpected argument {unknown[0]!r}"
+            error = self.unknown_option(option) if option else self._usage_error(unexpected)
+            error.hint += self.without(argv, option or unknown[0])
             raise error
         return args
 

@@ -240,7 +240,7 @@ def _no_file(path: str) -> ComponentNotFoundException:
 
 
 def _of_other_file(path: str) -> str:
-    """Return how to run a file that is no script."""
+    """Return how to run a file that is not a script."""
     if path.endswith(".ipynb"):
         script = shlex.quote(f"{path.removesuffix('.ipynb')}.py")
         return (

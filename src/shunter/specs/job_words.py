@@ -39,7 +39,7 @@ class JobWord:
         parameter: the parameter of ``train.script`` that it sets; "" for the scheduler's time limit.
         aliases: other names of it.
         metavar: what stands for its value in the help.
-        least: the least number that it can be; None where it is no number.
+        least: the least number that it can be; None where it is not a number.
     """
 
     name: str

@@ -388,10 +388,8 @@ class WebApp:
         )
         for row in rows:
             row["link"] = url("/job", handle=handle, place=row["replica"]) + "#log"
-        page, part = (
-            url("/job", handle=handle, tab="Points"),
-            url("/job/points", handle=handle, metric=chosen, order=order),
-        )
+        page = url("/job", handle=handle, tab="Points")
+        part = url("/job/points", handle=handle, metric=chosen, order=order)
         return sweep_page.points_part(parts, page, part, rows, metrics, over=status.is_terminal())
 
     # ---- files

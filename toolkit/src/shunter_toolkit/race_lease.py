@@ -105,17 +105,17 @@ def _ask(method: str, url: str, body: bytes | None = None) -> str:
             text: str = answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:  # or its connection stays open
-            words = error.read(2000).decode("utf-8", "replace")
-        raise _Refused(error.code, _said(error.code, words or error.reason)) from None
+            text = error.read(2000).decode("utf-8", "replace")
+        raise _Refused(error.code, _said(error.code, error.reason, text)) from None
     except (OSError, http.client.HTTPException) as error:
         raise OSError(str(getattr(error, "reason", error))) from error
     return text.strip()
 
 
-def _said(status: int, text: str) -> str:
+def _said(status: int, reason: str, text: str) -> str:
     """Return what S3 says, with what is probably the cause."""
     code, message = (re.search(f"<{tag}>(.*?)</{tag}>", text) for tag in ("Code", "Message"))
-    said = f"S3 answers {status} ({message[1] if message else text[:200].strip()})"
+    said = f"S3 answers {status} ({message[1] if message else reason})"
     if code and code[1] in _CODES_OF_TIME:
         said += ": its URL is valid for 7 days at most, and not longer than the credentials that signed it"
     return said

@@ -139,7 +139,7 @@ def _ports(text: str, target: str) -> tuple[int, int]:
         return port, whole_number(here, 0, MOST_PORT) if colon else port
     except ValueError as error:
         raise UsageError(
-            f"{text!r} is no port: {error}; examples: 6006, 6006:8000",
+            f"{text!r} is not a port: {error}; examples: 6006, 6006:8000",
             hint=f"Example: shunter forward {target} 6006",
         ) from None
 

@@ -61,8 +61,8 @@ def parse(parser: Parser, words: list[str]) -> Namespace:
     except UsageError as error:
         at = next((k for k, word in enumerate(words) if job_word(word.partition("=")[0].lstrip("-"))), None)
         if at is not None and words[at].startswith("--"):
-            option = words[at : at + 1 + ("=" not in words[at])]
-            rest = [word for word in words if word not in option]
+            end = at + 1 + ("=" not in words[at])
+            option, rest = words[at:end], words[:at] + words[end:]
             error.hint = (
                 "The header has a line for it, to be uncommented. For one run: "
                 + shlex.join(["shunter", "run", *option, *rest])

@@ -86,7 +86,7 @@ def run(args: Namespace) -> None:
 
 @contextlib.contextmanager
 def _naming_metrics(args: Namespace) -> Iterator[None]:
-    """To the error about an argument that is no job, add how to name a metric."""
+    """Where an argument does not name a job, add to the error how to name a metric."""
     try:
         yield
     except UnknownAppException as error:
