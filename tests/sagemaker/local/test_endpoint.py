@@ -144,7 +144,10 @@ def test_a_description_has_what_the_service_has(jobs: Jobs, processes: str) -> N
     ]
     assert pools == [[running], []]
 
-    failed = jobs.end(jobs.start("sys.exit(3)", channels=[file_channel("data", jobs.folder.as_uri())]))
+    data = jobs.folder / "data"  # nothing else writes there while it is copied
+    data.mkdir()
+    (data / "x").write_text("x")
+    failed = jobs.end(jobs.start("sys.exit(3)", channels=[file_channel("data", data.as_uri())]))
     named = described(failed["TrainingJobName"])
     assert "exit code: 3" in named["FailureReason"]
     assert named["BillableTimeInSeconds"] >= 1
