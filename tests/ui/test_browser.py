@@ -96,6 +96,7 @@ def test_a_job_is_watched_and_cancelled(browser: Any, server: Server, job: Job) 
     assert said == [f"INFO said {step} <img src=x onerror=alert(1)>" for step in range(25)]
     assert page.locator(".log img").count() == 0
     assert page.locator(".log .l .c2").first.inner_text() == "INFO"
+    shown(page, ".chart >> nth=1")  # of the CPU; it comes with its first sample, and moves the others
     over = page.locator(".chart .u-over").first
     place = over.bounding_box()
     over.hover(position={"x": place["width"] / 2, "y": 20})

@@ -31,6 +31,10 @@ def test_replicas_that_were_stopped_or_never_started_did_not_fail():
     job = shared_job(ended(3), ended(143, "stopped"), AttemptRecord(0, "n1", 1.0), None)
     failed, cancelled = AppState.FAILED, AppState.CANCELLED
     assert states(failed, job) == [failed, cancelled, failed, cancelled]
+    # the queue's signal may reach the program before the script that keeps the record
+    job = shared_job(ended(143), ended(137), ended(3), cancelled_by="me")
+    assert states(AppState.RUNNING, job) == states(cancelled, job) == [cancelled, cancelled, failed]
+    assert states(failed, shared_job(ended(143), ended(137))) == [failed, failed]
     assert states(cancelled, shared_job(ended(143, "stopped"))) == [cancelled]
     # without one that failed by itself there is nothing else that the end of the job could come from
     assert states(failed, shared_job(ended(143, "stopped"), None)) == [failed, failed]

@@ -6,6 +6,7 @@ exit record that our own script left, ends a job. What is not known counts as op
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 from shunter.schedulers.hpc.queries import NativeJob
@@ -213,6 +214,8 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
             said, record = tasks.get(number), job.replicas.get((role, k))
             status = ReplicaStatus(k, AppState.PENDING, role)
             status.state, status.reason = _replica_state(record, said, state, was_stopped, starts_again)
+            if status.state == AppState.FAILED and record is not None and _is_cancelled(record, job):
+                status.state = AppState.CANCELLED
             if said is not None:
                 status.exit_code = said.exit_code
             if record is not None:
@@ -250,6 +253,12 @@ def _has_left(record: AttemptRecord | None, said: NativeJob | None, state: AppSt
         return record.code != 0
     is_gone = record is None and (said is None or is_terminal(said.state))
     return is_gone or is_terminal(state)
+
+
+def _is_cancelled(record: AttemptRecord, job: SharedJob) -> bool:
+    """Tell whether a cancelled job's replica was killed; the signal may reach its program before the script."""
+    killed = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+    return bool(job.cancelled_by) and record.why != "time-limit" and record.code in killed
 
 
 def _replica_state(
