@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,7 @@ from shunter_toolkit.host_names import HostNames, loopback_addresses
 from shunter_toolkit.job_document import Job
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 HOSTS = ["algo-1", "algo-2", "algo-3"]
@@ -86,6 +90,33 @@ def test_addresses_take_the_place_of_names_if_they_tell_hosts_apart(
     said = " ".join(warnings)
     assert ("share a machine" in said) == (len(addresses) == 3 and not expected)
     assert ("algo-3 do not resolve yet" in said) == (len(addresses) == 2)
+
+
+def test_all_hosts_know_the_addresses_when_the_first_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first host's script may end at once, and with it the process that sends the addresses."""
+
+    def end_when_all_are_known(table: Mapping[str, str]) -> None:
+        if len(table) == len(HOSTS):
+            os._exit(0)
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv(host_exchange.PORT_VARIABLE, str(free.getsockname()[1]))
+    monkeypatch.setenv(host_names.FIRST_HOST_VARIABLE, "127.0.0.1")
+    monkeypatch.setenv("SHUNTER_HOST_WAIT_SECONDS", "10")
+    others = [host_exchange.Exchange(HOSTS, host, None) for host in HOSTS[1:]]
+    first = os.fork()
+    if first == 0:
+        with contextlib.suppress(BaseException):
+            host_exchange._listen(HOSTS, end_when_all_are_known)
+        os._exit(1)
+    try:
+        assert os.waitpid(first, 0)[1] == 0
+        for other in others:
+            assert list(other.wait()) == HOSTS
+    finally:
+        for other in others:
+            other.close()
 
 
 def test_a_script_is_told_addresses_but_results_keep_the_names() -> None:

@@ -145,9 +145,9 @@ def _listen(hosts: list[str], known: Callable[[Mapping[str, str]], None]) -> Non
                 lines.pop(descriptor).close()
             elif came and came[0] in hosts[1:]:
                 table[hosts[0]], table[came[0]] = line.addresses()
-                known(table)
                 for other in list(lines.values()):
                     other.send({"addresses": table})
+                known(table)  # last: this host's script may start, end, and with it this process
 
 
 def _connect(hosts: list[str], current: str, known: Callable[[Mapping[str, str]], None]) -> None:
