@@ -21,13 +21,22 @@ def test_cancel_takes_several_jobs_and_goes_on_after_a_mistake(cli: Cli) -> None
     assert again.err == f"{running[0]} has already ended: CANCELLED\n"
 
 
-def test_a_replica_is_not_cancelled_where_only_jobs_can_be(cli: Cli) -> None:
+def test_single_replicas_are_cancelled_of_an_array_alone(cli: Cli) -> None:
     handle = cli.shell("exec sleep 300")
     role = cli("status", handle, "--json").json["roles"][0]["role"]
     refused = cli("cancel", f"{handle}/{role}/0", code=3).err
-    assert "local_cwd cannot cancel single replicas" in refused
+    assert f"{handle.rpartition('/')[2]} is not an array" in refused
     assert "no replica 5" in cli("cancel", f"{handle}/{role}/5", code=2).err
     assert cli("status", handle, "--json").json["state"] == "RUNNING"
+    words = ["utils.sh", "--", "sh", "-c", "test $0 = n=1 || exec sleep 300", "n=1,2,3"]
+    sweep = cli("sweep", "--detach", "--parallel", "3", *words).out.split()[0]
+    assert cli("cancel", f"{sweep}/sh/1,2").err == f"asked sh/1, sh/2 of {sweep} to stop\n"
+    assert cli("wait", sweep, code=1).out == "CANCELLED\n"
+    assert [row["state"] for row in cli("points", sweep, "--json").json] == [
+        "SUCCEEDED",
+        "CANCELLED",
+        "CANCELLED",
+    ]
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from shunter.runner.calls import unused_calls
 from shunter.runner.records import JobRecord
 from shunter.specs.sweep_points import Point
 from shunter.sweeps import run_sweep
+from tests.cluster_hosts import wait_until
 from tests.functions import work
 
 
@@ -137,6 +138,8 @@ def test_cancelling_one_call_of_an_array_leaves_the_others(executor, tmp_path):
     with executor.batch():
         futures = [executor.submit(work.wait_for, str(gate)) for _ in range(2)]
     assert futures[1].cancel()
+    job = futures[1].job
+    wait_until(lambda: job.status().replicas()[1].state == shunter.AppState.CANCELLED, "the end of the call")
     gate.touch()
     assert futures[0].result(60) == "it came"
     done, not_done = concurrent.futures.wait(futures, 60)

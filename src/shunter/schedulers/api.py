@@ -58,6 +58,7 @@ __all__ = [
     "Scheduler",
     "Stream",
     "filter_regex",
+    "not_an_array",
     "not_ended",
     "not_running",
     "poll_until_ended",
@@ -84,7 +85,8 @@ class CancelsReplicas(Protocol):
         """Ask replicas to stop, by role and index; the others go on.
 
         Raises:
-            UnknownAppException: there is no such job, or it has no such replica.
+            UnknownAppException: there is no such job.
+            UsageError: it has no such replica.
             ConfigError: the job's replicas belong together.
         """
 
@@ -471,6 +473,14 @@ def attempt(action: Callable[[str], None], app_id: str) -> ShunterError | None:
     except NotImplementedError as error:
         return BackendError(str(error))
     return None
+
+
+def not_an_array(app_id: str) -> ConfigError:
+    """Return the error for a job whose single replicas cannot be cancelled."""
+    return ConfigError(
+        f"{app_id} is not an array: its replicas work together",
+        hint=f"Cancel all of it: shunter cancel {app_id}",
+    )
 
 
 def not_ended(app_id: str, state: object) -> ShunterError:

@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 
 import pytest
 
 from shunter.diagnosis.waiting import explain_waiting
-from shunter.errors import BackendError, ConfigError
+from shunter.errors import BackendError, ConfigError, UsageError
 from shunter.specs import AppDef, AppState, Resource
 from shunter.system.identity import myself
 from tests.schedulers.local.conftest import members, role, wait_until
@@ -140,6 +141,32 @@ def test_an_array_runs_some_at_a_time_and_goes_on_after_a_failure(jobs, tmp_path
         "CANCELLED",
         "CANCELLED",
     ]
+
+
+def test_single_replicas_of_an_array_are_cancelled_and_the_others_go_on(jobs, hold):
+    app_id, gate = hold("array", ALL_GPUS, num_replicas=4, cfg={"array": True})
+    jobs.wait_for_line(app_id)
+    waiting(jobs, app_id)  # the next one has asked for its slots
+    with pytest.raises(UsageError, match="no replica r/4"):
+        jobs.scheduler.cancel_replicas(app_id, [("r", 1), ("r", 4)])
+    jobs.scheduler.cancel_replicas(app_id, [("r", 0), ("r", 1)])
+    jobs.scheduler.cancel_replicas(app_id, [("r", 3)])
+    wait_until(lambda: jobs.log(app_id, k=2), "the start of the third replica")
+    gate.touch()
+    found = jobs.end_of(app_id)
+    states = [each.state.name for each in found.roles_statuses[0].replicas]
+    assert states == ["CANCELLED", "CANCELLED", "SUCCEEDED", "CANCELLED"]
+    assert found.state == AppState.CANCELLED
+    assert re.fullmatch(r"r/1: cancelled by \S+ \(and 2 more cancelled\)", found.msg)
+    assert (jobs.log(app_id, k=0), jobs.log(app_id, k=1)) == (["gpus=4,7\n"], [])
+    jobs.scheduler.cancel_replicas(app_id, [("r", 2)])  # it has ended
+    assert jobs.scheduler.describe(app_id).roles_statuses[0].replicas[2].state == AppState.SUCCEEDED
+
+
+def test_replicas_that_work_together_are_cancelled_together(jobs, hold):
+    app_id, _ = hold("pair", num_replicas=2)
+    with pytest.raises(ConfigError, match="its replicas work together"):
+        jobs.scheduler.cancel_replicas(app_id, [("r", 1)])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Ask jobs to stop. Jobs that have ended stay as they are.
 
 A pattern means every job of the history whose name or id matches: `shunter cancel 'exp-*'`. Of an array on
-Slurm, LSF or Grid Engine, single replicas can be cancelled: `shunter cancel HANDLE/ROLE/0,2`.
+this machine, Slurm, LSF or Grid Engine, such as a sweep, single replicas can be cancelled:
+`shunter cancel HANDLE/ROLE/0,2`.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def _has_left(record: AttemptRecord | None, said: NativeJob | None, state: AppSt
 
 
 def _is_cancelled(record: AttemptRecord, job: SharedJob) -> bool:
-    """Tell whether a cancelled job's replica was killed; the signal may reach its program before the script."""
+    """Tell whether a cancelled job's replica was killed; its script may get the signal after the program."""
     killed = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
     return bool(job.cancelled_by) and record.why != "time-limit" and record.code in killed
 

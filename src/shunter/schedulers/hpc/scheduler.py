@@ -33,6 +33,7 @@ from shunter.schedulers.api import (
     LogRange,
     Scheduler,
     Stream,
+    not_an_array,
     not_ended,
 )
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
@@ -675,10 +676,7 @@ class HpcScheduler(Scheduler[HpcOpts]):
         known = all_replicas(job.layout)
         check_replicas(app_id, replicas, known)
         if not job.document.get("array"):
-            raise ConfigError(
-                f"{app_id} is not an array: its replicas work together",
-                hint=f"Cancel all of it: shunter cancel {app_id}",
-            )
+            raise not_an_array(app_id)
         live = [item.native_id for item in native if not is_terminal(item.state)]
         for role, k in replicas if live else ():
             note = f"{job_folder(place.shared, app_id)}/state/{role}-{k}.cancelled"

@@ -17,13 +17,15 @@ from shunter._toolkit import environment_store
 from shunter._toolkit.environment_description import Description
 from shunter.errors import BackendError, ConfigError
 from shunter.progress import Progress
-from shunter.schedulers.api import Check, Dependency, if_reachable
+from shunter.schedulers.api import Check, Dependency, if_reachable, not_an_array
 from shunter.schedulers.capabilities import SEPARATE_STREAMS, Capabilities
 from shunter.schedulers.ids import make_unique
+from shunter.schedulers.lines import check_replicas
 from shunter.schedulers.local_scheduler.doctor import examine, examine_job
 from shunter.schedulers.local_scheduler.options import LocalOpts
 from shunter.schedulers.local_scheduler.request import LocalRequest, make_request, without_enclosing_job
 from shunter.schedulers.responses import Leftover, environment_leftovers, environments_among
+from shunter.schedulers.supervisor import recovery
 from shunter.schedulers.supervisor.job_directory import JobDirectory
 from shunter.schedulers.supervisor.own_directory import freeze
 from shunter.schedulers.supervisor.process_command import run_beside
@@ -33,6 +35,7 @@ from shunter.schedulers.supervisor.submission import submit
 from shunter.specs.app import AppDef, Role, macros
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.workspace import Workspace
+from shunter.system.identity import user_name
 from shunter.workspace import environment
 from shunter.workspace.directory_shipment import DirectoryShipment, make_view, remove_view
 from shunter.workspace.shipment import Shipment
@@ -134,6 +137,16 @@ class LocalScheduler(TakesLocalLeases, SupervisedScheduler[LocalOpts]):
         app = None if job is None else job.app
         return examine() if app is None else if_reachable(examine(), lambda: examine_job(app))
 
+    def cancel_replicas(self, app_id: str, replicas: Sequence[tuple[str, int]]) -> None:
+        """Stop single replicas of an array, or have them not started."""
+        job = self._find(app_id)
+        check_replicas(app_id, replicas, job.log_dirs())
+        if not (job.read_request() or {}).get("array"):
+            raise not_an_array(app_id)
+        state = self._state_to_end(job)
+        if state is not None:
+            recovery.stop_replicas(job, state, replicas, by=user_name())
+
     # ---- entering
 
     def execute(self, app_id: str, role_name: str, k: int, command: Sequence[str], *, tty: bool) -> int:
@@ -156,7 +169,7 @@ def _submit(info: AppDryRunInfo[LocalRequest]) -> str:
         plan["env"] = {**without_enclosing_job(os.environ), "PATH": request.path}
         return ProcessPlan(**plan)
 
-    facts = {"own_directories": request.own_directories}
+    facts = {"own_directories": request.own_directories, "array": request.array}
     return submit(JobDirectory(request.job_dir), info, request.layout(), make_plan, facts=facts)
 
 

@@ -63,7 +63,7 @@ class TrainingSupervisor(Supervisor):
     job: TrainingJob
     # SIGUSR2 asks for an interruption. SIGIO comes when a program writes to a file that is checked for
     # writers.
-    SIGNALS = (*Supervisor.SIGNALS, signal.SIGUSR2, signal.SIGIO)
+    SIGNALS = (*Supervisor.SIGNALS, signal.SIGIO)
 
     def __init__(self, job: TrainingJob, plan: dict[str, Any]) -> None:
         state = job.read_state()

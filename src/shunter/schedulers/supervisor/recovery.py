@@ -11,6 +11,7 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from shunter.backoff import polling
@@ -114,6 +115,21 @@ def stopped_text(job: JobDirectory, state: dict[str, Any]) -> str:
         return ""
     how = f"`kill -CONT {supervisor.pid}` or `shunter cancel` continues it"
     return f"its supervisor is stopped by a signal; {how}"
+
+
+def stop_replicas(
+    job: JobDirectory, state: dict[str, Any], replicas: Sequence[tuple[str, int]], by: object
+) -> None:
+    """Ask the supervisor of an array that has not ended to stop some of its replicas. Does not wait for that.
+
+    Raises:
+        StateStoreError: the request cannot be written.
+    """
+    for role, k in replicas:
+        job.ask(f"cancel-{role}-{k}", {"by": by, "at": time.time()})
+    supervisor = supervisor_of(job, state)
+    if supervisor is not None:
+        processes.send_signal(supervisor, signal.SIGUSR2)
 
 
 def stop(job: JobDirectory, state: dict[str, Any], by: object) -> None:

@@ -154,6 +154,10 @@ class Replica(ProcessGroup):
         self._went_on = self.has_leftovers
         return reason
 
+    def not_started(self, reason: str, detail: str) -> None:
+        """Record that it will not be started, and why."""
+        self.state, self.reason = reasons.state_of(reason), reasons.describe(reason, detail=detail)
+
     def never_ran(self, problem: str) -> None:
         """Record that no process could be started."""
         self.end_with(reasons.NOT_STARTED, reasons.describe(reasons.NOT_STARTED, detail=problem))

@@ -131,14 +131,20 @@ class SupervisedScheduler(Scheduler[Opts], Generic[Opts]):
 
     def _cancel_existing(self, app_id: str) -> None:
         job = self.job_class.of(app_id)
+        state = self._state_to_end(job)
+        if state is not None:
+            recovery.stop(job, state, by=user_name())
+
+    def _state_to_end(self, job: JobDirectory) -> dict[str, Any] | None:
+        """Return the state of a job that is to be cancelled; None if there is nothing to do."""
         state = recovery.current_state(job)
         if state is None or is_terminal(AppState[state["state"]]):
-            return
+            return None
         if AppState[state["state"]] == AppState.UNREACHABLE:
             raise BackendError(
-                f"cannot cancel {app_id} from here: {state['msg']}", hint=f"Cancel it on {state['host']}."
+                f"cannot cancel {job.name} from here: {state['msg']}", hint=f"Cancel it on {state['host']}."
             )
-        recovery.stop(job, state, by=user_name())
+        return state
 
     def _delete_existing(self, app_id: str) -> None:
         job = self.job_class.of(app_id)

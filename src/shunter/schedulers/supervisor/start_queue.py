@@ -55,13 +55,13 @@ class StartQueue:
         for held in [held for held in self._held if all(map(self._has_ended, held[1]))]:
             self._held.remove(held)
             self._give_back(held[0])
-        self.groups = [group for group in self.groups if not all(map(self._has_ended, group))]
+        first, self.groups = self.groups[:1], [g for g in self.groups if not all(map(self._has_ended, g))]
+        if self._place is not None and self.groups[:1] != first:  # what it is for was cancelled
+            self._give_back(self._place)
+            self._place = None
         if self.groups and self._has_room(self.groups[0]):
             self._started += self.groups[0]
             return self.groups.pop(0)
-        if not self.groups and self._place is not None:
-            self._give_back(self._place)
-            self._place = None
         return []
 
     @property

@@ -76,7 +76,7 @@ class Supervisor:
 
     job_class = JobDirectory
     #: The signals that end its wait.
-    SIGNALS: tuple[int, ...] = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
+    SIGNALS: tuple[int, ...] = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
     def __init__(self, job: JobDirectory, plan: dict[str, Any]) -> None:
         self.job = job
@@ -153,6 +153,7 @@ class Supervisor:
         elif self.plan.after:
             self._await_parents()
         if self.stopping is None:
+            self._cancel_replicas()
             self._begin()
             self._after(FIRST_SAMPLE, self._sample_usage)
             self._watch_for_hangs()
@@ -315,8 +316,8 @@ class Supervisor:
     def _final_state(self) -> AppState:
         if self.stopping is not None:
             return reasons.state_of(self.stopping[0])
-        failed = any(replica.state == AppState.FAILED for replica in self.replicas)
-        return AppState.FAILED if failed else AppState.SUCCEEDED
+        states = {replica.state for replica in self.replicas}
+        return next((s for s in (AppState.FAILED, AppState.CANCELLED) if s in states), AppState.SUCCEEDED)
 
     def _sample_usage(self) -> None:
         """Note what the replicas use, and do so again after a while."""
@@ -344,6 +345,8 @@ class Supervisor:
                 self._cancel()
             else:
                 self._stop_all(reasons.SHUTDOWN, "", signal.SIGTERM)
+        if signal.SIGUSR2 in signums:
+            self._cancel_replicas()
         if signal.SIGCHLD in signums:
             self._reap()
 
@@ -509,8 +512,7 @@ class Supervisor:
         """Stop the other replicas, if that is configured, when one has failed and is not restarted."""
         if self.plan.fail_fast:
             for other in (each for group in self._queue.groups for each in group if each.pid == 0):
-                other.state = reasons.state_of(reasons.PEER_FAILED)
-                other.reason = reasons.describe(reasons.PEER_FAILED, detail=replica.name)
+                other.not_started(reasons.PEER_FAILED, replica.name)
             self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
 
     def _group(self, replica: Replica) -> list[Replica]:
@@ -612,8 +614,22 @@ class Supervisor:
                 holder = lease.holder(self.plan.lease["place"])
                 if holder not in ("", self.plan.lease["handle"]):
                     self._lose(holder)
-        by = (self.job.asked("cancel") or {}).get("by", "")
-        self._stop_all(reasons.CANCELLED, f" by {by}" if by else "")
+        self._stop_all(reasons.CANCELLED, _by_whom(self.job.asked("cancel")))
+
+    def _cancel_replicas(self) -> None:
+        """Stop the replicas of an array that were cancelled; the others go on."""
+        for replica in self.replicas:
+            if is_terminal(replica.state) and replica.name not in self._restarting:
+                continue
+            request = self.job.asked(f"cancel-{replica.role}-{replica.index}")
+            if request is None:
+                continue
+            self._restarting.discard(replica.name)
+            if replica.is_running:
+                self._stop([replica], reasons.CANCELLED, _by_whom(request))
+            else:
+                replica.not_started(reasons.CANCELLED, _by_whom(request))
+                self._dirty = True
 
     def _stop_all(self, reason: str, detail: str, signum: int = 0) -> None:
         if self.stopping is not None:
@@ -623,8 +639,7 @@ class Supervisor:
         self._restarting.clear()
         for replica in self.replicas:
             if replica.pid == 0 and not is_terminal(replica.state):
-                replica.state = reasons.state_of(reason)
-                replica.reason = self.stopping[1]
+                replica.state, replica.reason = reasons.state_of(reason), self.stopping[1]
         self._stop(self.replicas, reason, detail)
 
     def _stop(self, group: Iterable[Replica], reason: str, detail: str) -> None:
@@ -699,12 +714,18 @@ class Supervisor:
         """Return the reason why the job ended."""
         if self.stopping is not None:
             return self.stopping[1]
-        failed = [replica for replica in self.replicas if replica.state == AppState.FAILED]
-        if not failed:
+        state = self._final_state()
+        if state == AppState.SUCCEEDED:
             return ""
-        first = min(failed, key=lambda replica: replica.ended_at or 0.0)
-        others = f" (and {len(failed) - 1} more failed)" if len(failed) > 1 else ""
+        such = [replica for replica in self.replicas if replica.state == state]
+        first = min(such, key=lambda replica: replica.ended_at or 0.0)
+        others = f" (and {len(such) - 1} more {state.name.lower()})" if len(such) > 1 else ""
         return f"{first.name}: {first.reason}{others}"
+
+
+def _by_whom(request: dict[str, Any] | None) -> str:
+    by = (request or {}).get("by", "")
+    return f" by {by}" if by else ""
 
 
 def ended_children(which: int) -> Iterator[tuple[int, int]]:
