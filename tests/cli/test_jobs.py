@@ -21,6 +21,17 @@ def test_cancel_takes_several_jobs_and_goes_on_after_a_mistake(cli: Cli) -> None
     assert again.err == f"{running[0]} has already ended: CANCELLED\n"
 
 
+def test_a_pattern_that_the_shell_has_expanded_is_answered_once(cli: Cli) -> None:
+    running = cli.shell("exec sleep 300")
+    for name in ("train.py", "model.pkl"):
+        (cli.directory / name).touch()
+    for command in ("cancel", "delete"):
+        error = cli(command, "train.py", "model.pkl", code=2).err
+        assert error.splitlines()[0].endswith("no jobs, but files are named train.py and model.pkl")
+        assert "Quote it: 'exp-*'" in error
+    assert cli("status", running, "--json").json["state"] == "RUNNING"
+
+
 def test_single_replicas_are_cancelled_of_an_array_alone(cli: Cli) -> None:
     handle = cli.shell("exec sleep 300")
     role = cli("status", handle, "--json").json["roles"][0]["role"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,10 @@ from shunter.specs.status import AppStatus
 
 #: Replicas of a role: its name, and the indices, or None for all.
 ReplicaChoice = tuple[str, "frozenset[int] | None"]
+#: What to do about the names of files.
+QUOTED = (
+    "The shell replaces an unquoted * by names of files. Quote it: 'exp-*' for such jobs, '*' for all jobs."
+)
 
 
 @dataclass
@@ -50,12 +55,19 @@ def named_jobs(runner: Runner, names: Iterable[str], find: Callable[[Runner, str
     """Find the jobs that are named by ``find``, and ask for all their states at once. Errors are shown."""
     jobs = NamedJobs()
     only_by_pattern: dict[str, bool] = {}
+    errors: dict[str, ShunterError] = {}
     for name in names:
         try:
             for handle in find(runner, name):
                 only_by_pattern[handle] = is_pattern(name) and only_by_pattern.get(handle, True)
         except ShunterError as error:
-            jobs.add_error(error)
+            errors[name] = error
+    if len(errors) > 1 and all(map(os.path.lexists, errors)):
+        errors = {
+            "*": UsageError(f"no jobs, but files are named {' and '.join(list(errors)[:2])}", hint=QUOTED)
+        }
+    for error in errors.values():
+        jobs.add_error(error)
     handles = list(only_by_pattern)
     # a single job is asked for also where the history cannot be opened
     statuses = {handles[0]: runner.status(handles[0])} if len(handles) == 1 else runner.statuses(handles)
