@@ -37,6 +37,10 @@ with open(sys.argv[1], "rb", buffering=0) as pipe:
         step += 1
 """
 
+#: Whether no chart is wider than its frame.
+FITS = """() => [...document.querySelectorAll('.chart')].every(
+    chart => chart.querySelector('.uplot').getBoundingClientRect().right <= chart.getBoundingClientRect().right)"""
+
 
 class Job:
     """A local job that says a step when it is asked to."""
@@ -96,7 +100,7 @@ def test_a_job_is_watched_and_cancelled(browser: Any, server: Server, job: Job) 
     assert said == [f"INFO said {step} <img src=x onerror=alert(1)>" for step in range(25)]
     assert page.locator(".log img").count() == 0
     assert page.locator(".log .l .c2").first.inner_text() == "INFO"
-    shown(page, ".chart >> nth=1")  # of the CPU; it comes with its first sample, and moves the others
+    shown(page, ".chart:has-text('system/cpu_percent')")  # with the first samples; the others move
     over = page.locator(".chart .u-over").first
     place = over.bounding_box()
     over.hover(position={"x": place["width"] / 2, "y": 20})
@@ -109,6 +113,8 @@ def test_a_job_is_watched_and_cancelled(browser: Any, server: Server, job: Job) 
     shown(page, ".chart[data-points='28']")
     page.mouse.move(place["x"] + 2, place["y"] + 40)
     shown(page, ".chart .where:has-text('step 6')")  # and remains so
+    page.locator(".chart").first.evaluate("chart => { chart.style.width = '250px' }")
+    page.wait_for_function(FITS)
     log = page.locator(".log")
     assert log.evaluate("log => log.scrollHeight - log.scrollTop - log.clientHeight") < 40
     shoot(page, "job-running")

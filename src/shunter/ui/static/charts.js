@@ -92,6 +92,13 @@
 
   // ---- a chart
 
+  /** Fits charts to the room they have, which changes with the window and when another chart comes beside them. */
+  const sizes = new ResizeObserver(() => {
+    for (const chart of charts.values()) {
+      if (chart.plot && chart.plot.width !== widthOf(chart)) chart.plot.setSize({ width: widthOf(chart), height: HEIGHT });
+    }
+  });
+
   function chartOf(title) {
     let chart = charts.get(title);
     if (chart) return chart;
@@ -112,6 +119,7 @@
     figure.append(caption, place, values);
     place.setAttribute("role", "img");
     host.append(figure); // its width is needed
+    sizes.observe(figure);
     charts.set(title, chart);
     return chart;
   }
@@ -287,9 +295,6 @@
     if (live) setTimeout(() => document.hidden ? document.addEventListener("visibilitychange", again, { once: true }) : again(), live);
   }
   read();
-  new ResizeObserver(() => {
-    for (const chart of charts.values()) chart.plot?.setSize({ width: widthOf(chart), height: HEIGHT });
-  }).observe(host);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const chart of charts.values()) chart.shape = "";
     drawAll();
