@@ -21,6 +21,7 @@ class TestSlurm(SchedulerConformance):
     retry_policies = tuple(RetryPolicy)
     combined_is_exact = False
     time_resolution = 1.5
+    patience = 300  # other tests fill the queue
 
     @pytest.fixture
     def scheduler(self, slurm):
