@@ -39,7 +39,7 @@ with open(sys.argv[1], "rb", buffering=0) as pipe:
 
 #: Whether no chart is wider than its frame.
 FITS = """() => [...document.querySelectorAll('.chart')].every(
-    chart => chart.querySelector('.uplot').getBoundingClientRect().right <= chart.getBoundingClientRect().right)"""
+    chart => chart.querySelector('.uplot').offsetWidth <= chart.clientWidth)"""
 
 
 class Job:

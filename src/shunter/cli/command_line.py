@@ -25,7 +25,6 @@ from shunter.cli.console import (
     warn,
     without_secrets,
 )
-from shunter.cli.job_names import exchanged
 from shunter.cli.parser import Parser, add_common_options
 from shunter.errors import (
     EXIT_INTERRUPTED,
@@ -259,6 +258,10 @@ def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any
     try:
         code = command.run(args)
     except UnknownAppException as error:
+        from shunter.cli.job_names import (
+            exchanged,  # with the runner, which help and wrong options do without
+        )
+
         line = exchanged(parser, words)
         error.hint = f"The job comes at another place: {line}" if line else error.hint
         raise

@@ -66,8 +66,8 @@ def named_jobs(runner: Runner, names: Iterable[str], find: Callable[[Runner, str
         errors = {
             "*": UsageError(f"no jobs, but files are named {' and '.join(list(errors)[:2])}", hint=QUOTED)
         }
-    for error in errors.values():
-        jobs.add_error(error)
+    for wrong in errors.values():
+        jobs.add_error(wrong)
     handles = list(only_by_pattern)
     # a single job is asked for also where the history cannot be opened
     statuses = {handles[0]: runner.status(handles[0])} if len(handles) == 1 else runner.statuses(handles)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import builtins
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
 
-from shunter._toolkit import function_call
 from shunter.errors import AccessError, ConfigError, ShunterError, StateStoreError
 from shunter.progress import Progress, Silent
 from shunter.runner import observation, races
@@ -21,10 +19,7 @@ from shunter.runner.history import History
 from shunter.runner.jobsearch import JobFilter, resolve, resolve_all, search, unrecorded
 from shunter.runner.log_filter import shown, shown_blocks, shown_lines
 from shunter.runner.observation import open_dependencies, reconcile, unknown_job
-from shunter.runner.preparation import prepare
 from shunter.runner.records import JobRecord
-from shunter.runner.rerun import repeated
-from shunter.runner.submit import submit, working_in
 from shunter.schedulers.api import (
     CancelsReplicas,
     Context,
@@ -196,6 +191,9 @@ class Runner:
             ConfigError: the component, its arguments, or the options are wrong.
             UnknownAppException: a job to wait for does not exist.
         """
+        from shunter.runner.preparation import prepare  # only submissions need what these load
+        from shunter.runner.submit import working_in
+
         scheduler = self.scheduler(submission.scheduler or self.default_scheduler())
         app = self.app_of(submission)
         text = _text_of(submission.workspace)
@@ -220,11 +218,8 @@ class Runner:
             ShunterError: the code could not be shipped; nothing was started.
             BackendError: the scheduler refused.
         """
-        if function_call.IMPORTING in os.environ:
-            raise ConfigError(
-                "a module that jobs import submits a job while it is imported; that job would do the same",
-                hint="Put what submits below: if __name__ == '__main__':",
-            )
+        from shunter.runner.submit import submit, working_in
+
         scheduler = self.scheduler(dryrun_info.scheduler)
         submission = dryrun_info.submission or Submission()
         with (
@@ -310,6 +305,8 @@ class Runner:
 
     def repeated(self, app_handle: AppHandle, **changes: Any) -> Submission:
         """Return the submission that repeats a job of the history; changes: see `rerun.repetition_of`."""
+        from shunter.runner.rerun import repeated
+
         return repeated(self, app_handle, **changes)
 
     def app_of(self, submission: Submission) -> AppDef:

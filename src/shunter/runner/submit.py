@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shunter._toolkit import function_call
 from shunter.errors import ConfigError, ShunterError, StateStoreError, described
 from shunter.git import commit_of
 from shunter.progress import Progress
@@ -33,10 +34,16 @@ def submit(
     Whatever kills this process, the intent in the history leads to the job.
 
     Raises:
+        ConfigError: a job imports a module that submits one.
         StateStoreError: the intent cannot be recorded; nothing was sent.
         ShunterError: the code could not be shipped; nothing was started.
         BackendError: the scheduler refused.
     """
+    if function_call.IMPORTING in os.environ:
+        raise ConfigError(
+            "a module that jobs import submits a job while it is imported; that job would do the same",
+            hint="Put what submits below: if __name__ == '__main__':",
+        )
     info.warn()
     key = history.add_intent(intent_of(scheduler, info), durable=not scheduler.capabilities.is_local)
     info.client_token = key

@@ -29,13 +29,11 @@ from shunter.schedulers.responses import (
     LogRange,
     Stream,
 )
-from shunter.schedulers.toolkit_start import start_toolkits
 from shunter.specs.app import AppDef, Role, validate_app
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.options import runopts
 from shunter.specs.status import is_terminal
 from shunter.specs.workspace import Workspace
-from shunter.workspace import environment
 from shunter.workspace.shipment import Shipment, replace_references
 from shunter.workspace.toolkit_files import ToolkitPlace
 
@@ -172,6 +170,10 @@ class Scheduler(ABC, Generic[T]):
             ConfigError: the job cannot run on this scheduler, or cannot wait for others.
             UnknownAppException: there is no such job to wait for.
         """
+        # what only submissions need takes longer to load than all that `list` or `status` needs
+        from shunter.schedulers.toolkit_start import start_toolkits
+        from shunter.workspace import environment
+
         validate_app(app)
         warnings = start_toolkits(app, self.backend, self.capabilities, self._toolkit_place)
         resolved = self.run_opts().resolve(cfg)
@@ -236,6 +238,8 @@ class Scheduler(ABC, Generic[T]):
 
     def _plan_environment(self, info: AppDryRunInfo[Any], description: Description) -> dict[str, Any]:
         """Say how a role gets its Python environment, as JSON values. Builds nothing."""
+        from shunter.workspace import environment
+
         place = "is installed where the job runs, at its start, unless it is there"
         return {**environment.summary(description), "built": None, "place": place}
 

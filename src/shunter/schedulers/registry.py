@@ -13,7 +13,6 @@ from shunter.errors import ConfigError, UnknownSchedulerException, did_you_mean
 from shunter.plugins import EntryPoint, entry_points, installed
 from shunter.schedulers.api import Scheduler
 from shunter.schedulers.short_names import SHORT_NAMES
-from shunter.schedulers.torchx_scheduler import TorchXScheduler
 
 
 class SchedulerFactory(Protocol):
@@ -134,6 +133,8 @@ def as_scheduler(made: Any, name: str, session_name: str) -> Scheduler[Any]:
             f"the plugin of the scheduler {name!r} made {type(made).__name__!r}, which is not a scheduler",
             hint="Repair or uninstall the distribution that provides it.",
         )
+    from shunter.schedulers.torchx_scheduler import TorchXScheduler  # few have such a plugin
+
     return TorchXScheduler(made, name, session_name)
 
 

@@ -6,8 +6,6 @@ import os
 import socket
 import sys
 
-import psutil
-
 ROUTES = "/proc/net/route"
 #: How often the table of sockets is read: it can miss an entry while others come and go.
 _TABLE_READS = 3
@@ -15,6 +13,8 @@ _TABLE_READS = 3
 
 def network_bytes() -> tuple[int, int]:
     """Return how many bytes this network namespace has received and sent, without loopback."""
+    import psutil
+
     counters = [
         value for name, value in psutil.net_io_counters(pernic=True).items() if not name.startswith("lo")
     ]

@@ -11,8 +11,6 @@ import subprocess
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-import psutil
-
 from shunter.system.platform_choice import IS_LINUX
 
 #: Flag of a process in /proc/PID/stat, see include/linux/sched.h.
@@ -81,6 +79,8 @@ def process_facts(pid: int) -> ProcessFacts | None:
 
 
 def _facts_by_psutil(pid: int) -> ProcessFacts | None:
+    import psutil
+
     try:
         process = psutil.Process(pid)
         status = process.status()
@@ -110,6 +110,8 @@ def start_of(pid: int) -> int | None:
 
 def all_processes() -> list[ProcessFacts]:
     """Return the facts about all processes that have not ended."""
+    import psutil
+
     return [facts for pid in psutil.pids() if (facts := process_facts(pid)) is not None]
 
 
@@ -125,6 +127,8 @@ def children_of(pid: int) -> list[ProcessFacts]:
 
 def process_usage(roots: Collection[int]) -> dict[int, ProcessUsage]:
     """Return what these processes use, each with its descendants; those that have ended are left out."""
+    import psutil
+
     fields = [
         "ppid",
         "cpu_times",
@@ -158,6 +162,8 @@ def has_mark(pids: Sequence[int], variable: str, directory: str) -> set[int]:
 
 
 def _variable_of(pid: int, name: str) -> str | None:
+    import psutil
+
     try:
         environ: dict[str, str] = psutil.Process(pid).environ()
         return environ.get(name)
