@@ -90,6 +90,7 @@ def test_no_import_climbs(graph, folders):
     assert climbs == []
 
 
+@pytest.mark.slow
 def test_a_name_means_one_thing():
     assert tool.repeated_names(paths) == {}
     assert tool.repeated_classes(paths) == {}

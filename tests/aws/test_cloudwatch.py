@@ -36,6 +36,7 @@ def test_history_of_a_running_job_ends_at_once(job: Rig) -> None:
     assert clock_of(job).elapsed == 0
 
 
+@pytest.mark.slow
 def test_pages_that_are_small_or_empty(job: Rig) -> None:
     lines = [f"line {i}" for i in range(3000)]
     job.put(0, *lines)
@@ -196,6 +197,7 @@ def test_attempts_come_one_after_the_other(job: Rig) -> None:
     assert job.text(last=3).split() == ["1b", "2a", "2b"]
 
 
+@pytest.mark.slow
 def test_streams_that_do_not_exist_yet_hold_up_no_others() -> None:
     with rig(300) as job:
         for k in range(0, 300, 7):

@@ -52,6 +52,7 @@ def bash(cli: Cli, line: str) -> list[str]:
     return [word.strip() for word in run_shell(cli, "bash", "-c", BASH, "bash", line).split()]
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_options_and_choices(shell_cli: Cli) -> None:
     assert bash(shell_cli, "shunter sta") == ["status"]
     assert "rerun" in bash(shell_cli, "shunter ")
@@ -114,6 +115,7 @@ def test_completion_writes_nothing(shell_cli: Cli, home: Path) -> None:
     assert not home.exists()
 
 
+@pytest.mark.slow
 def test_fish(shell_cli: Cli) -> None:
     need("fish")
     handle = shell_cli("run", "--wait", "utils.echo").out.strip()

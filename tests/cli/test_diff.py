@@ -49,6 +49,7 @@ def test_code_arguments_and_nothing_else(cli: Cli, project: Path) -> None:
     cli("diff", "--exit-code", code=1)
 
 
+@pytest.mark.slow
 def test_the_same_twice(cli: Cli, project: Path) -> None:
     for _ in range(2):
         run(cli, "train.script", "--script", "train.py")
@@ -94,6 +95,7 @@ def test_what_there_is_not(cli: Cli, words: tuple[str, ...], code: int, said: st
     assert "Traceback" not in result.err
 
 
+@pytest.mark.slow
 def test_a_first_job_has_no_predecessor(cli: Cli, project: Path) -> None:
     run(cli, "train.script", "--script", "train.py")
     assert "before" in cli("diff", code=2).err

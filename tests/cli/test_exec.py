@@ -203,6 +203,7 @@ def test_a_closed_reader_ends_it_quietly(cli: Cli) -> None:
     process.stderr.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nsenter") is None, reason="needs nsenter")
 def test_a_script_under_the_toolkit_is_entered_with_its_view(cli: Cli) -> None:
     (cli.directory / "train.py").write_text(

@@ -67,6 +67,7 @@ def test_a_signal_ends_it_with_its_connections(
     assert cli("status", "--json", handle).json["state"] == "RUNNING"
 
 
+@pytest.mark.slow
 def test_a_port_where_nothing_answers_closes_the_connection_and_says_so(
     cli: Cli, server: tuple[str, int]
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_port_where_nothing_answers_closes_the_connection_and_says_so(
         )
 
 
+@pytest.mark.slow
 def test_what_cannot_be_forwarded_is_refused(cli: Cli) -> None:
     assert "examples: 6006" in cli("forward", "0", code=2).err
     assert "examples: 6006" in cli("forward", "6006:x", code=2).err

@@ -224,6 +224,7 @@ def test_reading_runs_nothing_of_the_project(hostile: Hostile, tmp_path: Path) -
     hostile.check()
 
 
+@pytest.mark.slow
 def test_completion_runs_nothing_of_the_project(hostile: Hostile) -> None:
     assert "theirs.py" in hostile.complete("shunter run the")
     assert "job" in hostile.complete("shunter run theirs.py:")
@@ -293,6 +294,7 @@ def test_the_pages_own_commands_import_nothing_of_the_project(
     hostile.check()
 
 
+@pytest.mark.slow
 def test_the_command_of_torchx_refuses_too(hostile: Hostile) -> None:
     words = [sys.executable, "-P", "-c", "from shunter.compat.torchx_command import main; exit(main())"]
     for command in (["run"], ["list"], ["run", "-s", "kubernetes", "utils.touch", "--", "--file", "x"]):

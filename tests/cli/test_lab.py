@@ -110,6 +110,7 @@ def test_arguments_build_on_the_best_and_a_failure_says_why(lab: Cli) -> None:
     assert again["left"]["experiments"] == 8
 
 
+@pytest.mark.slow
 def test_a_metric_that_nobody_prints_names_those_that_are_there(lab: Cli) -> None:
     line = ["lab", "start", "tune", "--best", "min:los", "--budget", "3", "./train.py"]
     assert "it reported no metric 'los'; it reported accuracy, loss" in lab(*line, code=1).out
@@ -178,6 +179,7 @@ def test_time_that_is_over_ends_experiments_and_refuses_others(lab: Cli) -> None
     assert "the budget of tune is spent: 20 s" in change(lab, code=6).err
 
 
+@pytest.mark.slow
 def test_two_at_once_cannot_overdraw(lab: Cli) -> None:
     begin(lab, "--budget", "1", "--parallel", "2")
     gate = lab.directory.parent / "gate"
@@ -190,6 +192,7 @@ def test_two_at_once_cannot_overdraw(lab: Cli) -> None:
     gate.touch()
 
 
+@pytest.mark.slow
 def test_one_at_a_time_unless_more_are_allowed(lab: Cli) -> None:
     begin(lab)
     gate = lab.directory.parent / "gate"
@@ -200,6 +203,7 @@ def test_one_at_a_time_unless_more_are_allowed(lab: Cli) -> None:
     assert change(lab)["number"] == 2
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed_loses_nothing(lab: Cli) -> None:
     begin(lab)
     gate = lab.directory.parent / "gate"
@@ -213,6 +217,7 @@ def test_a_client_that_is_killed_loses_nothing(lab: Cli) -> None:
     assert (last["outcome"], last["value"], last["job"]) == ("kept", 0.6, job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["before", "after"])
 def test_killed_around_the_submission(lab: Cli, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     begin(lab)
@@ -241,6 +246,7 @@ def test_killed_around_the_submission(lab: Cli, monkeypatch: pytest.MonkeyPatch,
         assert look(runner, "tune").experiments[-1].value == 0.6
 
 
+@pytest.mark.slow
 def test_restore_brings_the_best_code_back_and_loses_nothing(lab: Cli) -> None:
     script = lab.directory / "train.py"
     begin(lab)
@@ -266,6 +272,7 @@ def test_restore_brings_the_best_code_back_and_loses_nothing(lab: Cli) -> None:
     assert "penalty = 2.0" in script.read_text()
 
 
+@pytest.mark.slow
 def test_another_directory_gets_the_code_before_it_has_experiments(lab: Cli, tmp_path: Path) -> None:
     begin(lab)
     started_in, lab.directory = lab.directory, tmp_path / "elsewhere"

@@ -71,6 +71,7 @@ def test_mistakes(cli: Cli, words: list[str], said: str) -> None:
     assert said in cli("list", *words, code=2).err
 
 
+@pytest.mark.slow
 def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
     cli.plugins()
     cli("run", "--wait", "utils.echo")
@@ -90,6 +91,7 @@ def test_a_scheduler_is_asked_for_jobs_that_others_started(cli: Cli) -> None:
     assert "no scheduler 'remot'" in cli("list", "-s", "remot", code=3).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "count"),
     [

@@ -43,6 +43,7 @@ def test_a_name_a_change_and_the_checkpoints_of_the_latest_job(project: Cli) -> 
     assert "--lr 3" in project("rerun", "--", "--lr", "3").err
 
 
+@pytest.mark.slow
 def test_a_job_that_runs_is_refused(project: Cli, tmp_path: Path) -> None:
     go = tmp_path / "go"
     handle = project("run", "--detach", "./train.py", "--wait", str(go)).out.strip()
@@ -92,6 +93,7 @@ def test_a_deleted_job_has_left_a_copy_or_the_new_one_says_so(project: Cli) -> N
     assert "Was the earlier job deleted?" in failed
 
 
+@pytest.mark.slow
 def test_the_points_of_a_sweep(project: Cli) -> None:
     sweep = project("sweep", "./train.py", "--lr", "1,2").out.strip().rpartition("/")[2]
     assert "has [] --lr 7" in project("rerun", f"{sweep}/train/1", "--", "--lr", "7").err
@@ -119,6 +121,7 @@ def test_functions_components_and_commands_take_other_arguments(project: Cli) ->
     assert "--lr 2" in project("rerun", "-", "--", "--lr", "2").err
 
 
+@pytest.mark.slow
 def test_secrets_among_the_new_arguments_are_masked(project: Cli) -> None:
     project("run", "./train.py", "--api-key", "first-secret-value")
     again = project("rerun", "train", "--", "--api-key", "second-secret-value")

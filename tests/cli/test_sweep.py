@@ -63,6 +63,7 @@ def test_as_many_points_run_at_a_time_as_there_are_cpus(cli: Cli, one_cpu: None)
     assert "4 points, at most 1 at a time" in found.err
 
 
+@pytest.mark.slow
 def test_points_of_several_replicas_run_at_a_time_as_cpus_allow(cli: Cli, one_cpu: None) -> None:
     """The replicas of a point need each other; the points do not."""
     (cli.directory / "pair.sh").write_text(

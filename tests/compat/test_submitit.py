@@ -104,6 +104,7 @@ def test_arrays_and_jobs_of_yesterday(executor, capsys):
     assert first.job_id.rpartition("_")[::2] == (second.job_id.rpartition("_")[0], "0")
 
 
+@pytest.mark.slow
 def test_calls_with_several_tasks_are_jobs_of_their_own(executor):
     executor.update_parameters(tasks_per_node=2)
     jobs = executor.map_array(add, [1, 2], [10, 20])
@@ -133,6 +134,7 @@ def test_errors(executor, tmp_path):
         cancelled.result()
 
 
+@pytest.mark.slow
 def test_awaiting(executor):
     async def both() -> list[int]:
         return await asyncio.gather(*(executor.submit(add, n, n).awaitable().result() for n in (1, 2)))
@@ -163,6 +165,7 @@ def test_a_sequence_is_continued_where_it_was(executor, monkeypatch):
     assert os.environ["SLURM_JOB_ID"] == "12"
 
 
+@pytest.mark.slow
 def test_jobs_in_a_snapshot_run_its_code(executor, tmp_path, monkeypatch):
     code = tmp_path / "code"
     code.mkdir()

@@ -164,6 +164,7 @@ def test_on_sagemaker_it_is_a_layer_where_images_can_be_pushed(
     assert len(logged_in.tags(name)) == 1, "the code is not in it"
 
 
+@pytest.mark.slow
 def test_a_package_that_does_not_exist_is_told_and_left_to_the_container(image, packages, project):
     (project / "s.py").write_text(HEADER.replace("six<1.17", "shunter-has-no-such-package") + "import sys\n")
     told = Told()
@@ -176,6 +177,7 @@ def test_a_package_that_does_not_exist_is_told_and_left_to_the_container(image, 
     assert "shunter-has-no-such-package" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

@@ -64,6 +64,7 @@ def test_without_the_header_the_python_that_is_there_runs(project):
     assert run("--script", "s.py", "--environment", "none") == sys.prefix
 
 
+@pytest.mark.slow
 def test_requirements_with_what_they_include(packages, project, home):
     (project / "s.py").write_text(SCRIPT)
     (project / "needs").mkdir()
@@ -117,6 +118,7 @@ def test_a_full_disk_is_named(project, monkeypatch):
     assert "shunter gc" in error.value.hint
 
 
+@pytest.mark.slow
 def test_without_uv_pip_builds_it(packages, project, monkeypatch):
     (project / "s.py").write_text(HEADER + SCRIPT)
     monkeypatch.setenv("SHUNTER_INSTALLER", "pip")
@@ -165,6 +167,7 @@ def test_a_folder_in_requirements_is_linked_and_known_by_its_place(project, monk
     assert "-e ./lib" in refused.value.hint
 
 
+@pytest.mark.slow
 def test_folders_in_a_lock_travel_as_code(packages, project):
     add_folder(project, "lib")
     (project / "pyproject.toml").write_text(
@@ -249,6 +252,7 @@ def calls(folder: Path) -> int:
     return len((folder / "calls").read_text().splitlines()) if (folder / "calls").exists() else 0
 
 
+@pytest.mark.slow
 def test_of_twenty_that_start_at_once_one_builds(home, fake_uv):
     start = builder(home, {"kind": "packages", "source": "test"}, fake_uv)
     processes = [start() for _ in range(20)]
@@ -297,6 +301,7 @@ def test_the_lease_of_a_host_that_died_is_taken_over(home, fake_uv, monkeypatch)
     assert not lease.exists()
 
 
+@pytest.mark.slow
 def test_gc_collects_by_last_use(home, fake_uv):
     (fake_uv / "go").touch()
     start = builder(home, {"kind": "packages", "source": "test"}, fake_uv)

@@ -195,6 +195,7 @@ def test_inside_a_call_the_job_is_known_and_the_keys_are_not(executor):
     assert executor.submit(work.secrets).result(60) == []
 
 
+@pytest.mark.slow
 def test_a_call_in_a_fork_of_the_toolkit_finds_what_a_new_interpreter_would(executor):
     # by another name of the same Python, it is started
     with shunter.Executor("local_cwd", env={"SHUNTER_PYTHON": "python3"}) as other:
@@ -253,6 +254,7 @@ def test_options_are_checked_when_the_executor_is_made():
         shunter.Executor("slurm", gpus=1)
 
 
+@pytest.mark.slow
 def test_an_array_that_is_too_large_is_refused(executor):
     with pytest.raises(ConfigError, match="at most 5,000"):
         executor.map(work.double, range(5001))
@@ -280,6 +282,7 @@ def test_a_result_that_cannot_be_reached_now_is_read_later(executor, monkeypatch
     assert not refusals
 
 
+@pytest.mark.slow
 def test_calls_are_kept_as_long_as_a_job_may_need_them(executor):
     assert executor.submit(work.double, 4).result(60) == 8
     (folder,) = Path(os.environ["SHUNTER_HOME"], "state", "calls").iterdir()

@@ -82,6 +82,7 @@ def large_project(folder: Path) -> bytes:
     return data
 
 
+@pytest.mark.slow
 def test_a_large_workspace_arrives_in_each_pod_as_it_was(cluster, project, runner, image):
     data = large_project(project)
     handle = submit(runner, image)

@@ -136,6 +136,7 @@ _USED_UP = "exceeded quota: q, requested: limits.cpu=2, used: limits.cpu=3, limi
 _NEVER = "exceeded quota: q, requested: cpu=2,pods=1, used: cpu=0,pods=0, limited: cpu=1,pods=9"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "results"),
     [
@@ -327,6 +328,7 @@ def test_the_history_has_the_times_of_the_cluster(stub: Stub, scheduler: Schedul
     assert (cancelled.started_at, cancelled.ended_at) == (None, seconds(over))
 
 
+@pytest.mark.slow
 def test_many_jobs_take_few_calls(stub: Stub, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NAMES_PER_CALL == 100
     monkeypatch.setattr("shunter.schedulers.kubernetes_scheduler.jobs.NAMES_PER_CALL", 10)
@@ -537,6 +539,7 @@ def test_doctor(stub: Stub, scheduler: Scheduler) -> None:
     assert "Kueue (v1beta2)" in checks["queues"].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grows", [False, True])
 def test_a_job_is_compared_with_the_nodes(stub: Stub, scheduler: Scheduler, grows: bool) -> None:
     if grows:

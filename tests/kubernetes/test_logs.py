@@ -107,6 +107,7 @@ def test_followed_from_before_the_start_to_the_end(pods: Pods) -> None:
     assert lines() == ["one", "two"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [[40], [1], [200, 3, 90, 41], [36, 37, 38]])
 def test_connections_that_break_lose_and_double_nothing(pods: Pods, cuts: list[int]) -> None:
     pod = pods.run()
@@ -271,6 +272,7 @@ def test_a_log_that_begins_late_may_have_been_rotated(
     assert ("begins 90 s after its program" in caplog.text) is said
 
 
+@pytest.mark.slow
 def test_a_log_that_goes_with_its_container_was_not_rotated(
     pods: Pods, caplog: pytest.LogCaptureFixture
 ) -> None:

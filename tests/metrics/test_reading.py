@@ -115,6 +115,7 @@ def test_large_logs_are_searched_in_part_for_other_metrics_than_those_at_their_b
     assert read(runner, handle, ["late"])["late"][0].count == 2
 
 
+@pytest.mark.slow
 def test_a_large_log_is_read_in_parts_and_each_line_once(runner):
     handle = start(runner, "for k in range(100_000): print(f'loss {k / 1000}', 'x' * 90)")
     runner.wait(handle)
@@ -161,6 +162,7 @@ def test_following_reads_nothing_twice(runner, tmp_path):
         assert list(reader.by_name()["loss"][0].values) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_one_update_reads_what_a_running_job_has_written(runner, tmp_path, monkeypatch):
     monkeypatch.setattr(reader_module, "_QUIET", 3.0)  # seconds, on a machine that is busy
     monkeypatch.setattr(reader_module, "_MOST_WAITING", 60.0)

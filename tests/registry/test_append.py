@@ -171,6 +171,7 @@ def test_absent_base(logged_in, client, repo, layer):
     assert logged_in.tags(repo) == []
 
 
+@pytest.mark.slow
 def test_first_failure_ends_the_other_uploads(both, connect, repo, layer):
     near, far = both
     push_image(connect(far.host), repo, "base", [{f"f{n}": os.urandom(2 << 20)} for n in range(8)])
@@ -182,6 +183,7 @@ def test_first_failure_ends_the_other_uploads(both, connect, repo, layer):
     assert near.tags(repo) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_uploads(both, connect, repo, layer):
     """The signal reaches the main thread; uploads in others must not go on behind its back."""
     import signal

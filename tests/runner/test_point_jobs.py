@@ -135,6 +135,7 @@ def test_a_cancelled_sweep_submits_nothing_more(runner: Runner, place: Path) -> 
     assert len(runner.history.of_sweep(app_id_of(handle))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_kill_loses_and_repeats_no_point(runner: Runner, place: Path, moment: str) -> None:
     handle = run_sweep(runner, "comp.py:pair", points(place, 4), "local_cwd", parallel=1)

@@ -70,6 +70,7 @@ def lease_in(store: LeaseStore) -> str:
 # ---- the lease
 
 
+@pytest.mark.slow
 def test_one_of_thirty_processes_gets_a_lease(store):
     urls = lease_in(store)
     store.conflicts = 5

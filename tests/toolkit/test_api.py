@@ -222,6 +222,7 @@ def empty(tmp_path: Path) -> Path:
     return tmp_path / "env/bin/python"
 
 
+@pytest.mark.slow
 def test_aliases_of_the_zipapp(tree: Tree, zipapp: Path, empty: Path) -> None:
     tree.script(ALIASES)
     done = train_zipapp(tree, empty, zipapp)
@@ -230,6 +231,7 @@ def test_aliases_of_the_zipapp(tree: Tree, zipapp: Path, empty: Path) -> None:
     assert tree.failure.startswith("ModuleNotFoundError: No module named 'sagemaker_training'")
 
 
+@pytest.mark.slow
 def test_a_frameworks_function_under_the_zipapp(
     tree: Tree, zipapp: Path, empty: Path, tmp_path: Path
 ) -> None:

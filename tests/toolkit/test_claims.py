@@ -149,6 +149,7 @@ def test_grace_of_the_job_document(bare: Tree) -> None:
     assert bare.report["class"] == "preempted"
 
 
+@pytest.mark.slow
 def test_which_host_this_is(bare: Tree) -> None:
     bare.script("import os; print(os.environ['SM_CURRENT_HOST'])")
     hosts = {"hosts": ["h0", "h1", "h2"]}

@@ -169,6 +169,7 @@ def test_shell_entry_point_passes_the_stop_to_its_python(container: Container) -
     assert container.tree.report["outcome"] == "stopped"
 
 
+@pytest.mark.slow
 def test_a_script_that_ignores_the_stop_is_killed_after_the_grace(container: Container) -> None:
     container.tree.script(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -180,6 +181,7 @@ def test_a_script_that_ignores_the_stop_is_killed_after_the_grace(container: Con
     assert container.tree.report["outcome"] == "stopped"
 
 
+@pytest.mark.slow
 def test_out_of_memory_is_distinguished_from_a_kill(container: Container) -> None:
     container.tree.script("data = []\nwhile True: data.append(bytearray(b'x' * 1000000))")
     done = container.run("-m", "64m", "--memory-swap", "64m")

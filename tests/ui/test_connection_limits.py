@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from shunter.runner import get_runner
 from shunter.ui.connection_limits import MOST_HEADERS
 from tests.ui.test_web_server import COMMAND, Visitor, started, tail_path
@@ -62,6 +64,7 @@ def closes(connection: socket.socket, endless: bytes) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_idle_connections_of_others_take_nothing_from_the_owner(home: Path, tmp_path: Path) -> None:
     handle = started(f"echo said; until [ -e {tmp_path}/go ]; do sleep 0.1; done; echo after the attack")
     words = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", *COMMAND, "--port", "0"]
@@ -80,6 +83,7 @@ def test_idle_connections_of_others_take_nothing_from_the_owner(home: Path, tmp_
         runner.wait(handle)
 
 
+@pytest.mark.slow
 def test_a_guest_has_a_deadline_and_the_owner_none(home: Path, tmp_path: Path) -> None:
     handle = started(f"echo said; until [ -e {tmp_path}/go ]; do sleep 0.1; done; echo after the deadline")
     with serving(sys.executable, "-c", HURRIED) as visitor:

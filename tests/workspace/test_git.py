@@ -194,6 +194,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(lines=st.lists(patterns(), max_size=5), inner=st.lists(patterns(), max_size=2))
 def test_the_rules_are_gits(tree: Path, lines: list[str], inner: list[str]) -> None:

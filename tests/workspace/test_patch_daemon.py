@@ -127,6 +127,7 @@ def test_an_image_without_a_working_directory_gets_one(
         remove_images(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directory", ["/a \\$X", "/a\\$b/ü"])
 def test_a_working_directory_may_have_any_name(shipper: Shipper, code: Path, directory: str) -> None:
     name = f"shunter-test-{uuid.uuid4().hex[:10]}:odd"
@@ -163,6 +164,7 @@ def test_a_dry_run_asks_no_daemon(base: str, code: Path, home: Path) -> None:
     assert not (home / "state" / "images").exists()
 
 
+@pytest.mark.slow
 def test_a_new_base_under_the_same_name_is_noticed(shipper: Shipper, code: Path) -> None:
     name = f"shunter-test-{uuid.uuid4().hex[:10]}:moving"
     make_base(name, "WORKDIR /home/u/app")
@@ -179,6 +181,7 @@ def test_a_new_base_under_the_same_name_is_noticed(shipper: Shipper, code: Path)
 # ---- other daemons, faults
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_before_it_is_shipped_is_read_again(
     base: str, code: Path, command: DockerCommand
 ) -> None:
@@ -211,6 +214,7 @@ def test_an_image_that_cannot_be_pulled_is_an_error(command: DockerCommand, code
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_nothing(
     base: str, code: Path, command: DockerCommand, tmp_path: Path
 ) -> None:
@@ -262,6 +266,7 @@ def test_a_job_on_other_machines_needs_a_repository(command: DockerCommand, base
     assert "image_repo=" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_base_for_another_platform_does_not_do(command: DockerCommand, base: str, code: Path) -> None:
     shipper = Shipper(command)
     made_for = inspect_image(command, base)

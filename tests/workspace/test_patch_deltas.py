@@ -107,12 +107,14 @@ def test_what_the_base_has_comes_back_in_sight(
     assert f"{APP}/dir/inner.txt" in made
 
 
+@pytest.mark.slow
 def test_a_large_edit_is_shipped_whole(base: str, code: Path, command: DockerCommand) -> None:
     Shipper(command).image(base, code)
     write(code, {"pkg/more.bin": os.urandom(150_000)})
     assert len(layers_of(command, Shipper(command).image(base, code))) == 2
 
 
+@pytest.mark.slow
 def test_an_anchor_that_the_daemon_has_lost_does_no_harm(
     base: str, code: Path, command: DockerCommand
 ) -> None:
@@ -124,6 +126,7 @@ def test_an_anchor_that_the_daemon_has_lost_does_no_harm(
     assert len(layers_of(command, image)) == 2
 
 
+@pytest.mark.slow
 def test_a_damaged_memory_does_no_harm(base: str, code: Path, command: DockerCommand, home: Path) -> None:
     Shipper(command).image(base, code)
     for path in (home / "state" / "images").iterdir():

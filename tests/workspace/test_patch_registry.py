@@ -87,6 +87,7 @@ def test_both_ways_give_the_same_content_that_runs(
     docker("rmi", "--force", image)
 
 
+@pytest.mark.slow
 def test_an_image_of_the_daemon_is_pushed_by_it(
     base: str, repo: str, command: DockerCommand, code: Path, logged_in: RegistryServer
 ) -> None:
@@ -126,6 +127,7 @@ def test_an_edit_sends_a_small_layer(
     assert "pkg/data.bin" in made
 
 
+@pytest.mark.slow
 def test_a_registry_of_another_host(
     pushed: str,
     remote: Shipper,
@@ -220,6 +222,7 @@ def test_a_daemon_that_may_not_push_says_so(
     assert "docker login" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_base_that_is_pulled_with_a_password(pushed: str, command: DockerCommand, code: Path) -> None:
     told = Told()
     image = Shipper(command).image(pushed, code, told)

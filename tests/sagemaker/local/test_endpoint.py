@@ -44,6 +44,7 @@ def test_a_mistake_is_refused_before_anything_starts(jobs: Jobs) -> None:
     assert jobs.sagemaker.list_training_jobs()["TrainingJobSummaries"] == []
 
 
+@pytest.mark.slow
 def test_a_name_is_taken_once(jobs: Jobs, processes: str) -> None:
     request = jobs.request("print('x')", name="one")
     jobs.sagemaker.create_training_job(**request)

@@ -118,6 +118,7 @@ def prepared(
     return request
 
 
+@pytest.mark.slow
 def test_plain_code_runs_without_network(
     jobs: Jobs, scheduler: SageMakerLocalScheduler, project: Path, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def code_of(request: dict[str, Any]) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_no_request_is_a_fault_of_the_endpoint() -> None:
     assert code_of(REQUEST) == ""
     for path in places(REQUEST):

@@ -18,6 +18,7 @@ from .conftest import wait_until
 WITHOUT_TOOLKIT = {DOCUMENT: "{}"}
 
 
+@pytest.mark.slow
 def test_names_within_the_network(jobs):
     script = (
         '[ "${replica_id}" = 0 ] || exec sleep 600; '
@@ -35,6 +36,7 @@ def test_names_within_the_network(jobs):
         assert [next(lines) for _ in names] == [f"found {name}\n" for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "count"), [(None, 1), ("none", 1), (None, 2), ("host", 2)])
 def test_hosts_of_a_training_job_have_names_that_stay(jobs, network, count):
     """Also where the daemon names nothing, and after the end of the host that is asked for."""
@@ -115,6 +117,7 @@ def test_mounts(jobs, tmp_path):
         jobs.docker.run("volume", "rm", volume)
 
 
+@pytest.mark.slow
 def test_missing_source_of_a_mount_is_refused(jobs, tmp_path):
     role = jobs.role("exit 0", num_replicas=2, mounts=[BindMount(str(tmp_path / "none"), "/x")])
     with pytest.raises(BackendError, match="bind source path does not exist") as caught:
@@ -157,6 +160,7 @@ def test_ports_are_found_on_this_machine(jobs):
     wait_until(answers, "an answer at the published port")
 
 
+@pytest.mark.slow
 def test_publishing_at_a_given_port(jobs):
     port = random.randrange(20000, 32000)  # below those that the kernel hands out to other tests
     role = jobs.role("sleep 600", port_map={"http": 8000})
@@ -199,6 +203,7 @@ def test_missing_program(jobs):
     assert "no-such-program" in "".join(jobs.log(app_id))
 
 
+@pytest.mark.slow
 def test_network_of_ones_own(jobs):
     name = f"shunter-test-{uuid.uuid4().hex[:12]}"
     jobs.docker.run("network", "create", name)

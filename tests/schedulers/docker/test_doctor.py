@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shunter.docker import images as docker_images
 from shunter.progress import Silent
 from shunter.schedulers.docker_scheduler.scheduler import create_scheduler
@@ -51,6 +53,7 @@ def test_an_image_for_another_platform(jobs):
     assert "jobs run on linux/s390x" in found.text
 
 
+@pytest.mark.slow
 def test_images_of_a_registry(jobs, logged_in):  # noqa: F811
     name = f"{logged_in.host}/doctor/image:1"
     docker_images.tag(jobs.docker, jobs.image, name)

@@ -47,6 +47,7 @@ def test_what_does_not_listen_is_killed(jobs):
     assert [r.exit_code for r in response.to_status().replicas()] == [137, 137]
 
 
+@pytest.mark.slow
 def test_what_had_ended_before_keeps_its_outcome(jobs):
     app_id = jobs.submit(jobs.role("exit 0", "quick"), jobs.role("echo up; sleep 600", "slow"))
     jobs.wait_for_line(app_id, "slow")
@@ -100,6 +101,7 @@ def test_a_killed_supervisor_takes_its_containers_with_it(jobs):
     assert jobs.networks(app_id) == []
 
 
+@pytest.mark.slow
 def test_without_a_daemon_a_job_whose_supervisor_was_killed_may_still_run(jobs, tmp_path, monkeypatch):
     app_id = jobs.submit("echo up; exec sleep 600")
     jobs.wait_for_line(app_id)
@@ -116,6 +118,7 @@ def test_without_a_daemon_a_job_whose_supervisor_was_killed_may_still_run(jobs, 
     assert not [c for c in jobs.containers() if c["State"]["Status"] == "running"]
 
 
+@pytest.mark.slow
 def test_a_killed_command_is_replaced(jobs, tmp_path):
     """Nothing of the log is lost or doubled, and the job does not notice."""
     script = "i=0; while [ ! -e /gate/go ]; do i=$$((i+1)); echo line $$i; sleep 0.01; done; echo $$i lines"
@@ -138,6 +141,7 @@ def test_a_killed_command_is_replaced(jobs, tmp_path):
     assert response.num_restarts == 0
 
 
+@pytest.mark.slow
 def test_what_a_killed_command_has_not_copied_is_read_after_the_end(jobs, tmp_path):
     script = "echo up; while [ ! -e /gate/go ]; do sleep 0.05; done; seq 5"
     app_id = jobs.submit(jobs.role(script, mounts=[BindMount(str(tmp_path), "/gate")]))
@@ -265,6 +269,7 @@ def test_one_that_cannot_be_started_fails_the_job(jobs):
     assert response.msg.startswith("b/0: could not be started: ")
 
 
+@pytest.mark.slow
 def test_submitting_twice_starts_nothing_more(jobs):
     info = jobs.dryrun(jobs.role("sleep 600", num_replicas=2))
     assert jobs.scheduler.schedule(info) == info.app_id
@@ -296,6 +301,7 @@ def test_delete_leaves_nothing(jobs):
     assert jobs.docker.inspect("image", jobs.image)
 
 
+@pytest.mark.slow
 def test_gc_finds_ended_jobs_and_images_with_code(jobs):
     repo = "shunter-test-" + jobs.session
     container = jobs.docker.run("create", jobs.image, "true").strip()
@@ -322,6 +328,7 @@ def test_gc_finds_ended_jobs_and_images_with_code(jobs):
 # ---- the same job, seen through other eyes
 
 
+@pytest.mark.slow
 def test_docker_client_that_is_handed_in(image):
     docker = pytest.importorskip("docker")
     client = docker.from_env()
@@ -350,6 +357,7 @@ def test_no_daemon_says_nothing_of_the_job(tmp_path, monkeypatch):
         scheduler.schedule(info)
 
 
+@pytest.mark.slow
 def test_containers_of_an_unknown_job_are_collected_by_their_owner(jobs, monkeypatch):
     monkeypatch.setattr(housekeeping, "SUBMISSION_SECONDS", 0.0)
     app_id, _ = jobs.run(jobs.role("exit 0"))

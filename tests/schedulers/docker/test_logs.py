@@ -44,6 +44,7 @@ def test_last_lines_are_counted_as_lines(jobs, last):
     assert blocks(jobs, app_id, last=last, streams=Stream.STDOUT) == b"".join(expected)
 
 
+@pytest.mark.slow
 def test_last_lines_and_then_what_follows(jobs):
     app_id = jobs.submit("seq 5; while [ ! -e /go ]; do sleep 0.05; done; seq 6 8")
     wait_until(lambda: len(jobs.log(app_id)) == 5, "five lines")
@@ -53,6 +54,7 @@ def test_last_lines_and_then_what_follows(jobs):
     assert first + b"".join(block.data for block in found) == b"4\n5\n6\n7\n8\n"
 
 
+@pytest.mark.slow
 def test_following_over_restarts(jobs):
     """A line of each attempt may have the time of another: nothing is lost or doubled."""
     script = (

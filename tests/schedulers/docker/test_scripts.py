@@ -84,6 +84,7 @@ def test_results_are_kept_here_and_go_with_the_job(
     assert not ContainerJob.of(app_id).exists()
 
 
+@pytest.mark.slow
 def test_the_results_of_a_failure_are_there(
     runner: Runner, project: Path, image: str, tmp_path: Path
 ) -> None:

@@ -1,5 +1,7 @@
 """Containers that are looked after: told at their end, more memory after a lack of it, hangs found."""
 
+import pytest
+
 from shunter.schedulers.docker_scheduler.job import ContainerJob
 from shunter.schedulers.supervisor import outbox
 from shunter.specs import AppState, Resource
@@ -28,6 +30,7 @@ def test_notified_once_and_the_secret_is_removed(jobs):
         assert "hush-hush-1" not in file.read()
 
 
+@pytest.mark.slow
 def test_memory_grows_up_to_the_bound(jobs):
     # tail keeps the line that it reads: some 100 MB, which fits into the second limit
     script = "head -c 100000000 /dev/zero | tail -n 1 >/dev/null && echo fits || exit 137"
@@ -38,6 +41,7 @@ def test_memory_grows_up_to_the_bound(jobs):
     assert jobs.container(app_id)["HostConfig"]["Memory"] == 48 * 2**end.num_restarts << 20
 
 
+@pytest.mark.slow
 def test_a_container_that_hangs_is_stopped_and_its_stacks_are_in_its_log(jobs):
     app_id, end = jobs.run("echo up; sleep 600", hang_timeout=0.5, on_hang="stop")
     assert end.state == AppState.FAILED

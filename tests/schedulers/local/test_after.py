@@ -173,6 +173,7 @@ def chained(jobs, monkeypatch, tmp_path, last, code, chain):
     return jobs.run(role(script), timeout=2, chain=chain, grace_period=20)
 
 
+@pytest.mark.slow
 @linux_only
 def test_a_chain_goes_on_until_the_program_ends(jobs, monkeypatch, tmp_path):
     app_id, response = chained(jobs, monkeypatch, tmp_path, 3, 0, 5)

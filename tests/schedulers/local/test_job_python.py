@@ -78,6 +78,7 @@ def shell(environments: Path, tmp_path: Path) -> Shell:
     return Shell(environments, folder, f"{environments}/mine/bin:/usr/bin:/bin")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("receipt", "scheduler"),
     [
@@ -101,6 +102,7 @@ def test_a_tool_of_uv_or_pipx_leaves_jobs_the_python_of_the_shell(
         )
 
 
+@pytest.mark.slow
 def test_a_system_with_python3_alone(shell: Shell, environments: Path, tmp_path: Path) -> None:
     (shell.tool / "uv-receipt.toml").touch()
     programs = tmp_path / "programs"
@@ -110,6 +112,7 @@ def test_a_system_with_python3_alone(shell: Shell, environments: Path, tmp_path:
     assert shell.pythons() == [f"{programs}/python3"] * 2
 
 
+@pytest.mark.slow
 def test_the_environment_of_an_ordinary_installation_is_the_users(shell: Shell) -> None:
     own = str(shell.tool / "bin/python")
     assert shell.pythons() == [own, own]
@@ -159,6 +162,7 @@ def test_an_environment_of_strangers_is_not_used(shell: Shell) -> None:
     assert shell.pythons() == [str(shell.tool / "bin/python")] * 2
 
 
+@pytest.mark.slow
 def test_another_python_is_what_has_changed(shell: Shell, environments: Path) -> None:
     (shell.tool / "uv-receipt.toml").touch()
     (shell.directory / "train.py").write_text("import sys; sys.exit('mine' not in sys.prefix)\n")

@@ -112,6 +112,7 @@ def test_a_job_killed_while_waiting_does_not_block_others(jobs, hold):
         each.touch()
 
 
+@pytest.mark.slow
 def test_many_jobs_at_once_never_share_a_slot(jobs, tmp_path):
     """Each takes a lock that nobody else may have; it fails if the slot is not its alone."""
     inside = tmp_path / "inside"

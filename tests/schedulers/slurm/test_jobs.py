@@ -263,6 +263,7 @@ def test_what_a_script_uses_comes_back_with_its_log(jobs, tmp_path):
     assert last.data == b"loss=0.5\n"
 
 
+@pytest.mark.slow
 def test_a_port_of_a_node_is_forwarded(jobs):
     app_id = jobs.submit(role(f"exec python3 -c '{PROGRAM}'"))
     port = int(jobs.wait_for_line(app_id, "port ").split()[1])
