@@ -7,10 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
-
-import psutil
 
 from shunter.system.identity import Process
 from shunter.system.processes import JOB_VARIABLE
@@ -19,8 +18,6 @@ from shunter.system.processes import JOB_VARIABLE
 READY = b"ready"
 #: Python's flags for a supervisor: it starts in half the time without ``site``.
 FLAGS = ("-I", "-S")
-#: Where the only package is that it needs besides the standard library.
-PACKAGES = os.path.dirname(os.path.dirname(psutil.__file__))
 PROGRAM = os.path.abspath(os.path.join(os.path.dirname(__file__), "main.py"))
 #: What the process list shows beside the program until there is a job; long enough for a job's title.
 WAITING = "waiting-for-a-job-whose-plan-comes-through-standard-input"
@@ -51,7 +48,7 @@ class StartingSupervisor:
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, *flags, PROGRAM, supervisor, PACKAGES, WAITING],
+                [sys.executable, *flags, PROGRAM, supervisor, _packages(), WAITING],
                 {**inherited, **environ},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, plan_out, 0),
@@ -115,3 +112,11 @@ class StartingSupervisor:
     def __del__(self) -> None:
         if getattr(self, "pid", 0):
             self.discard()
+
+
+def _packages() -> str:
+    """Return where the only package is that a supervisor needs besides the standard library."""
+    spec = find_spec("psutil")
+    assert spec is not None
+    assert spec.origin is not None
+    return os.path.dirname(os.path.dirname(spec.origin))
