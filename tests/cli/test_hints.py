@@ -55,7 +55,6 @@ CASES = [
     ("lgo hello", "log hello"),
     ("lits", "list"),
     ("list --sort time", None),
-    ("plot fit", "metrics fit"),
     ("gc --older 3d", "gc --older-than 3d"),
     ("exec hello ls", None),
     ("exec -it hello ls", "exec hello ls"),

@@ -66,8 +66,12 @@ def test_metrics_and_plots_of_jobs(cli: Cli, jobs: list[str]) -> None:
 
 def test_a_plot_begins_with_what_the_job_says_not_with_what_it_used(cli: Cli) -> None:
     (cli.directory / "script.py").write_text('print(\'{"step": 1, "system/cpu_percent": 1, "loss": 2}\')\n')
-    cli("run", "./script.py")
+    cli("run", "--name", "first", "./script.py")
     assert cli("plot").out.startswith("loss\n")
+    cli("run", "utils.echo")
+    found = cli("plot", "first")  # the name of a job, not of a metric
+    assert found.out.startswith("loss\n")
+    assert "A first-" in found.out
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Draw a metric of one or several jobs in the terminal, or into a PNG or SVG file.
 
-shunter plot loss                      of the latest job; without a name, its first metric
+shunter plot loss                      of the latest job
+shunter plot [JOB]                     the first metric of a job
 shunter plot loss JOB_A JOB_B          of two jobs, overlaid
 shunter plot loss JOB/trainer/0,1      of two replicas
 shunter plot loss SWEEP --best min     of the points of a sweep, the best first
@@ -81,6 +82,9 @@ def run(args: Namespace) -> None:
     with get_runner() as runner, job_metrics(runner, args, asked) as jobs:
         for job in jobs:
             job.update()
+        if not args.targets and args.name not in jobs[0].by_name() and _is_job(runner, args.name):
+            run(Namespace(**{**vars(args), "name": None, "targets": [args.name]}))
+            return
         if not args.name:
             args.name = _first_name(jobs[0])
         lines = [line for job in jobs for line in _lines_of(runner, job, args.name, len(jobs) == 1)]
@@ -91,6 +95,10 @@ def run(args: Namespace) -> None:
     if len(lines) > MOST_LINES:
         warn(f"only the first {MOST_LINES} of {len(lines)} lines are drawn")
     _show(lines[:MOST_LINES], args)
+
+
+def _is_job(runner: Runner, name: str | None) -> bool:
+    return name is not None and bool(runner.search(JobFilter(names=[name]), 1)[0])
 
 
 def _first_name(job: JobMetrics) -> str:
@@ -111,8 +119,6 @@ def _lines_of(runner: Runner, job: JobMetrics, name: str, is_only_job: bool) -> 
     if not several:
         known = ", ".join(list(metrics)[:20])
         hint = did_you_mean(name, metrics) or (f"It has {known}." if known else NO_METRICS)
-        if runner.search(JobFilter(names=[name]), 1)[0]:
-            hint = f"For those of the job {name}: shunter metrics {name}"
         if is_only_job:
             raise UsageError(f"{job.handle} has no metric {name!r} so far", hint=hint)
         warn(f"{job.handle} has no metric {name!r} so far. {hint}")
