@@ -10,7 +10,13 @@ import pytest
 
 from tests.cli.conftest import DEADLINE, Cli
 
-HEAVY = {"asyncio", "boto3", "lightkube", "rich", "starlette"}
+HEAVY = {"asyncio", "boto3", "lightkube", "psutil", "rich", "starlette"}
+#: What only submissions need.
+FOR_SUBMISSIONS = {
+    "shunter.runner.preparation",
+    "shunter.schedulers.toolkit_start",
+    "shunter.workspace.environment",
+}
 PROGRAM = """
 import json, sys
 from shunter.cli import main
@@ -32,3 +38,5 @@ def test_reading_a_local_job_imports_no_heavy_module(cli: Cli, command: str) -> 
     code, modules = json.loads(done.stderr.splitlines()[-1])
     assert code == 0, done
     assert not HEAVY & set(modules)
+    if command == "list":
+        assert not FOR_SUBMISSIONS & set(modules)
