@@ -24,7 +24,6 @@ from shunter.errors import ConfigError, ShunterError, UnreachableError
 from shunter.paths import state_dir
 from shunter.runner.records import SUBMITTED, JobRecord
 from shunter.schedulers.api import TakesLeases
-from shunter.schedulers.aws import lease_objects
 from shunter.schedulers.ids import random_id
 from shunter.specs.dryrun_info import AppDryRunInfo
 from shunter.specs.status import NONE, AppState, AppStatus, is_terminal
@@ -70,6 +69,8 @@ def plan_race(runner: Runner, submissions: Sequence[Submission], location: str =
         ConfigError: a job is wrong, or there is no place for the lease that all of them reach.
         AwsError: S3 cannot be asked.
     """
+    from shunter.schedulers.aws import lease_objects
+
     problem = lease_objects.location_problem(location) if location else ""
     if problem:
         raise ConfigError(problem, hint=f"Example: {EXAMPLE}")
@@ -89,6 +90,11 @@ def plan_race(runner: Runner, submissions: Sequence[Submission], location: str =
     urls, ends = lease_objects.sign(uri)
     jobs = tuple(runner.plan(replace(submission, race=uri, lease=urls)) for submission in submissions)
     return Race(uri, _with_rivals(jobs), uri, ends)
+
+
+def _is_object(race: str) -> bool:
+    """Tell whether the lease of a race is an object of S3, whose URI is the race's id."""
+    return race.startswith("s3://")
 
 
 def _some_are_apart(runner: Runner, submissions: Sequence[Submission], location: str) -> bool:
@@ -170,7 +176,9 @@ def submit_race(runner: Runner, race: Race, report: Callable[[str], None]) -> li
     Raises:
         ShunterError: all schedulers refused; the last error. Or no job could take the lease.
     """
-    if lease_objects.is_lease(race.id):
+    if _is_object(race.id):
+        from shunter.schedulers.aws import lease_objects
+
         lease_objects.check(race.lease.rpartition("/")[0])
     handles: list[str] = []
     refusal: ShunterError | None = None
@@ -199,7 +207,9 @@ def winner(runner: Runner, race: str, handles: Iterable[str]) -> str:
         race: id of the race.
         handles: jobs of the race.
     """
-    if lease_objects.is_lease(race):
+    if _is_object(race):
+        from shunter.schedulers.aws import lease_objects
+
         with suppress(ShunterError):
             return lease_objects.holder(race)
         return ""
@@ -258,10 +268,12 @@ def as_lost(record: JobRecord | None, handle: str, status: AppStatus) -> AppStat
         status: what its scheduler says.
     """
     has_failed = status.is_terminal() and status.state is not AppState.SUCCEEDED
-    if not has_failed or record is None or not record.race or not lease_objects.is_lease(record.race):
+    if not has_failed or record is None or not record.race or not _is_object(record.race):
         return status
     reason = record.msg
     if not is_terminal(record.state):
+        from shunter.schedulers.aws import lease_objects
+
         holder = ""
         with suppress(ShunterError):
             holder = lease_objects.holder(record.race)

@@ -21,11 +21,6 @@ CHECK = "shunter-check"
 _PAUSES = (0, 1, 3)
 
 
-def is_lease(race: str) -> bool:
-    """Tell whether the id of a race is the URI of its lease."""
-    return race.startswith("s3://")
-
-
 def location_problem(location: str) -> str:
     """Return what is wrong with a folder for leases; "" if nothing is."""
     bucket = split_uri(location)[0] if location.startswith("s3://") else ""
