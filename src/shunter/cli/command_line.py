@@ -258,9 +258,8 @@ def run_command(name: str, words: list[str], options: GlobalOptions, **more: Any
     try:
         code = command.run(args)
     except UnknownAppException as error:
-        from shunter.cli.job_names import (
-            exchanged,  # with the runner, which help and wrong options do without
-        )
+        # with the runner, which help and wrong options do without
+        from shunter.cli.job_names import exchanged
 
         line = exchanged(parser, words)
         error.hint = f"The job comes at another place: {line}" if line else error.hint
