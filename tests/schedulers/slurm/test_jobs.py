@@ -352,11 +352,11 @@ def calls(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # two hundred calls of sbatch
-def test_two_hundred_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch):
+@pytest.mark.timeout(900)  # a thousand calls of sbatch
+def test_a_thousand_jobs_take_as_many_calls_as_ten(calls, own_slurm, monkeypatch):
     jobs = Jobs()
     monkeypatch.setattr(type(jobs.scheduler), "_check_against_cluster", lambda *_: None)
-    ids = [jobs.submit(role("true"), sbatch_args=["--begin=now+1hour"]) for _ in range(200)]
+    ids = [jobs.submit(role("true"), sbatch_args=["--begin=now+1hour"]) for _ in range(1000)]
     counts = []
     for some in (ids[:10], ids):
         asking = Jobs().scheduler

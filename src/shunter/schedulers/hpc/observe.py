@@ -213,9 +213,10 @@ def _roles(native: NativeJob | None, job: SharedJob | None, state: AppState) -> 
         for k in range(count):
             said, record = tasks.get(number), job.replicas.get((role, k))
             status = ReplicaStatus(k, AppState.PENDING, role)
-            status.state, status.reason = _replica_state(record, said, state, was_stopped, starts_again)
-            if status.state == AppState.FAILED and record is not None and _is_cancelled(record, job):
-                status.state = AppState.CANCELLED
+            is_cancelled = record is not None and _is_cancelled(record, job, was_stopped)
+            status.state, status.reason = _replica_state(
+                record, said, state, was_stopped, is_cancelled, starts_again
+            )
             if said is not None:
                 status.exit_code = said.exit_code
             if record is not None:
@@ -255,10 +256,13 @@ def _has_left(record: AttemptRecord | None, said: NativeJob | None, state: AppSt
     return is_gone or is_terminal(state)
 
 
-def _is_cancelled(record: AttemptRecord, job: SharedJob) -> bool:
-    """Tell whether a cancelled job's replica was killed; its script may get the signal after the program."""
-    killed = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-    return bool(job.cancelled_by) and record.why != "time-limit" and record.code in killed
+def _is_cancelled(record: AttemptRecord, job: SharedJob, was_stopped: bool) -> bool:
+    """Tell whether a replica that ended with an error was stopped, or killed when its job was cancelled."""
+    if record.why == "stopped" and was_stopped:
+        return True
+    # the signal may reach the program before the script that keeps the record
+    was_killed = record.code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+    return was_killed and record.why != "time-limit" and bool(job.cancelled_by)
 
 
 def _replica_state(
@@ -266,6 +270,7 @@ def _replica_state(
     said: NativeJob | None,
     state: AppState,
     was_stopped: bool,
+    is_cancelled: bool,
     starts_again: bool,
 ) -> tuple[AppState, str]:
     """Return the state of a replica and why it is in it, by its last record and what the queue says of it."""
@@ -277,7 +282,6 @@ def _replica_state(
             return AppState.PENDING, reason
         if record.code == 0:
             return AppState.SUCCEEDED, reason
-        is_cancelled = record.why == "stopped" and was_stopped
         return AppState.CANCELLED if is_cancelled else AppState.FAILED, reason
     is_running = record is not None and not starts_again
     if record is not None and is_running:

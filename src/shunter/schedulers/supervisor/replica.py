@@ -154,9 +154,10 @@ class Replica(ProcessGroup):
         self._went_on = self.has_leftovers
         return reason
 
-    def not_started(self, reason: str, detail: str) -> None:
-        """Record that it will not be started, and why."""
-        self.state, self.reason = reasons.state_of(reason), reasons.describe(reason, detail=detail)
+    def never_starts(self, reason: str, text: str) -> None:
+        """Record that it will not be started, why, and the same in words."""
+        self.state = reasons.state_of(reason)
+        self.reason = text
 
     def never_ran(self, problem: str) -> None:
         """Record that no process could be started."""

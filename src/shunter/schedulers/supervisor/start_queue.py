@@ -55,7 +55,8 @@ class StartQueue:
         for held in [held for held in self._held if all(map(self._has_ended, held[1]))]:
             self._held.remove(held)
             self._give_back(held[0])
-        first, self.groups = self.groups[:1], [g for g in self.groups if not all(map(self._has_ended, g))]
+        first = self.groups[:1]
+        self.groups = [group for group in self.groups if not all(map(self._has_ended, group))]
         if self._place is not None and self.groups[:1] != first:  # what it is for was cancelled
             self._give_back(self._place)
             self._place = None

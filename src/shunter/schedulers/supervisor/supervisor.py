@@ -512,7 +512,8 @@ class Supervisor:
         """Stop the other replicas, if that is configured, when one has failed and is not restarted."""
         if self.plan.fail_fast:
             for other in (each for group in self._queue.groups for each in group if each.pid == 0):
-                other.not_started(reasons.PEER_FAILED, replica.name)
+                text = reasons.describe(reasons.PEER_FAILED, detail=replica.name)
+                other.never_starts(reasons.PEER_FAILED, text)
             self._stop(self.replicas, reasons.PEER_FAILED, replica.name)
 
     def _group(self, replica: Replica) -> list[Replica]:
@@ -618,6 +619,8 @@ class Supervisor:
 
     def _cancel_replicas(self) -> None:
         """Stop the replicas of an array that were cancelled; the others go on."""
+        if not self.plan.array:  # there can be no request
+            return
         for replica in self.replicas:
             if is_terminal(replica.state) and replica.name not in self._restarting:
                 continue
@@ -625,10 +628,11 @@ class Supervisor:
             if request is None:
                 continue
             self._restarting.discard(replica.name)
+            by = _by_whom(request)
             if replica.is_running:
-                self._stop([replica], reasons.CANCELLED, _by_whom(request))
+                self._stop([replica], reasons.CANCELLED, by)
             else:
-                replica.not_started(reasons.CANCELLED, _by_whom(request))
+                replica.never_starts(reasons.CANCELLED, reasons.describe(reasons.CANCELLED, detail=by))
                 self._dirty = True
 
     def _stop_all(self, reason: str, detail: str, signum: int = 0) -> None:
@@ -639,7 +643,7 @@ class Supervisor:
         self._restarting.clear()
         for replica in self.replicas:
             if replica.pid == 0 and not is_terminal(replica.state):
-                replica.state, replica.reason = reasons.state_of(reason), self.stopping[1]
+                replica.never_starts(reason, self.stopping[1])
         self._stop(self.replicas, reason, detail)
 
     def _stop(self, group: Iterable[Replica], reason: str, detail: str) -> None:
